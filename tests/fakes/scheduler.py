@@ -49,16 +49,16 @@ class _Request:
     def __init__(
         self,
         rid: str,
-        prompt: Sequence[int],
-        child: int,
-        steps: Sequence[Step],
+        prompt_tokens: int,
+        choice: int,
         script: EngineScript,
+        steps: Sequence[Step],
     ) -> None:
         self.rid = rid
-        self.prompt_tokens = len(prompt)
+        self.prompt_tokens = prompt_tokens
         self.script = script
         self.steps = list(steps)
-        self.first_token = FIRST_TOKEN * (child + 1)
+        self.first_token = FIRST_TOKEN * (choice + 1)
         self.produced = 0
         self.running = False
         self.retractions = 0
