@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""The one place where we own asyncio tasks: feeders, which run SGLang's generators.
+
+A stream that ignores cancellation must not hold its request, and a Trio task that ran it through
+the bridge could not be left. So a feeder is an asyncio task that belongs to the engine; its
+request waits for it in a way that can be given up, and detaches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import trio
+
+from compat.loop import WorkerLoop, abandon
+
+
+class Feeder:
+    """One asyncio task that feeds one request."""
+
+    __slots__ = ("_ended", "_task")
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+        self._ended: trio.Event | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the task has ended."""
+        return self._task.done()
+
+    def cancel(self) -> None:
+        """Trio or asyncio. Ask the task to end; SGLang's generator then aborts or drops its rid."""
+        self._task.cancel()
+
+    async def wait_ended(self) -> None:
+        """Trio. Wait until the task has ended; giving up leaves it running."""
+        if self._task.done():
+            return
+        if self._ended is None:
+            self._ended = trio.Event()
+            self._task.add_done_callback(self._set_ended)
+        await self._ended.wait()
+
+    def _set_ended(self, _task: asyncio.Task[None]) -> None:
+        assert self._ended is not None
+        self._ended.set()
+
+
+class Feeders:
+    """Owner of every feeder: counts them, ends them within a bound, hides what resists."""
+
+    def __init__(self, loop: WorkerLoop) -> None:
+        self._loop = loop
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.started = 0
+        self.detached = 0
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, feed: Coroutine[Any, Any, None]) -> Feeder:
+        """Trio or asyncio. Run `feed`, which must not raise, on the bridge's loop."""
+        task = self._loop.create_task(feed, context=self._loop.base_context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.started += 1
+        return Feeder(task)
+
+    def detach(self, feeder: Feeder) -> None:
+        """Trio. A request leaves while `feeder` resists; it stays ours and counted."""
+        if not feeder.done:
+            self.detached += 1
+
+    async def close(self, seconds: float) -> int:
+        """Trio. Cancel all, wait at most `seconds`; what is left no longer holds the loop.
+
+        Returns the number of feeders left behind.
+        """
+        for task in tuple(self._tasks):
+            task.cancel()
+        with trio.move_on_after(seconds) as patience:
+            patience.shield = True
+            while self._tasks:
+                await Feeder(next(iter(self._tasks))).wait_ended()
+        for task in tuple(self._tasks):
+            abandon(task)
+        return len(self._tasks)

@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""Our handlers for the harness: the request path as the worker wires it, around a fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+import trio_asyncio
+from dynamo.sglang.args import Config
+
+from compat.facade import Facade
+from compat.feeders import Feeders
+from compat.senders import Senders
+from compat.tap import tapped
+from tests.fakes.context import FakeContext, FakeResponseSender
+from tests.fakes.engine import FakeEngine, FakeTokenizerManager
+from trio_worker import constants
+from trio_worker.requests.abort import Aborts, order_is_proven
+from trio_worker.requests.live import LiveRequests
+from trio_worker.responses import coalesce
+from trio_worker.roles.decode import DecodeRequests
+
+from .harness import Run
+from .incumbent import engine_as_shown, server_args_of
+from .scenario import Scenario
+
+logger = logging.getLogger(__name__)
+
+TappedManager = tapped(
+    FakeTokenizerManager, merge=coalesce, merge_at=constants.MERGE_OUTPUTS_AT
+)
+
+
+class OursSubject:
+    """A role's requests behind the façade that the runtime calls."""
+
+    def __init__(
+        self, run: Run, engine: FakeEngine, serving: trio.Nursery, aborting: trio.Nursery
+    ) -> None:
+        scenario = run.scenario
+        shown = engine_as_shown(engine, scenario)
+        config = Config(
+            engine.server_args,
+            SimpleNamespace(
+                use_sglang_tokenizer=scenario.requests[0].mode == "text",
+                enable_rl=scenario.upload is not None,
+            ),
+        )
+        self.handler = DecodeRequests(shown, config, None, None, None)
+        if scenario.upload is not None:
+            self.handler._metadata_uploader_from_request = lambda _request: scenario.upload
+        self._aborting = aborting
+        self.feeders = Feeders(run.loop)
+        self.aborts = Aborts(
+            shown.tokenizer_manager,
+            aborting,
+            order_is_proven=order_is_proven(engine.server_args),
+        )
+        self.live = LiveRequests(
+            loop=run.loop,
+            serving=serving,
+            feeders=self.feeders,
+            aborts=self.aborts,
+            tokenizer_manager=shown.tokenizer_manager,
+        )
+        self.senders = Senders()
+        self.facade = Facade(
+            lambda request, context, egress: self.live.admit(
+                context, egress, lambda: self.handler.plan(request, context)
+            ),
+            self.senders,
+            constants.EGRESS_BACKLOG_FRAMES,
+        )
+
+    def generate(
+        self, request: dict[str, Any], context: FakeContext, sender: FakeResponseSender | None
+    ) -> AsyncGenerator[Any, None]:
+        return self.facade.generate(request, context, sender)
+
+    def shutdown(self) -> None:
+        self.live.migrate_all()
+
+    def cleanup(self) -> None:
+        self._aborting.cancel_scope.cancel()
+
+    @property
+    def pending_aborts(self) -> int:
+        return len(self._aborting.child_tasks)
+
+    def owns_for_life(self, task: asyncio.Task[Any]) -> bool:
+        return False
+
+
+class Ours:
+    """Opens an `OursSubject` on the nurseries that a worker has."""
+
+    name = "ours"
+    push = True
+
+    @asynccontextmanager
+    async def open(self, run: Run) -> AsyncIterator[tuple[FakeEngine, OursSubject]]:
+        """Trio."""
+        scenario: Scenario = run.scenario
+        if scenario.role != "decode":
+            import pytest
+
+            pytest.skip("the prefill role is not built yet")
+        engine = FakeEngine(
+            run.journal,
+            run.next_script,
+            manager_class=TappedManager,
+            server_args=server_args_of(scenario),
+        )
+        async with trio.open_nursery() as aborting, trio.open_nursery() as serving:
+            subject = OursSubject(run, engine, serving, aborting)
+            yield engine, subject
+            serving.cancel_scope.cancel()
+            aborting.cancel_scope.cancel()
+        await subject.feeders.close(1.0)
+        await trio_asyncio.aio_as_trio(engine.stop)()

@@ -1,0 +1,39 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""Every time and limit of the request path: one home, with units and the rule that asks for it.
+
+Read late, through the module (``constants.DRAIN_S``), so that a test can change one.
+"""
+
+from __future__ import annotations
+
+DRAIN_S = 1.0
+"""Seconds from a client's stop until its stream is given up; absolute (rule 45)."""
+
+SHUTDOWN_ABORT_S = 1.0
+"""Seconds that a worker shutdown waits for one request's ordered abort (rule 36)."""
+
+REGISTRATION_WAIT_S = 30.0
+"""Seconds that an ordered abort waits for its rid to register (rule 20)."""
+
+ABORT_POLL_FIRST_S = 0.001
+ABORT_POLL_MAX_S = 0.05
+"""Seconds between looks at SGLang's registry, doubling, where nothing wakes us (rules 19, 24)."""
+
+ABORT_RETRY_LIMIT = 8
+ABORT_RETRY_FIRST_S = 0.05
+ABORT_RETRY_MAX_S = 1.0
+"""Retries of an abort whose order can't be proven, and seconds between them (rule 31)."""
+
+FEEDER_CLOSE_S = 0.05
+"""Seconds that a leaving request waits for its feeder before it detaches it (rule 48)."""
+
+EGRESS_FLUSH_S = 0.25
+"""Seconds that an error waits for frames that a moving sender still holds (rule 121)."""
+
+EGRESS_BACKLOG_FRAMES = 32
+"""Frames that may wait for one sender before its chunks are left with the engine and merged."""
+
+MERGE_OUTPUTS_AT = 64
+"""Waiting outputs of one request beyond which they are merged into one."""

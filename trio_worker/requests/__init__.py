@@ -1,0 +1,4 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""One request: its scope, its ordered abort, its outcome."""

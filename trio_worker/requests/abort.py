@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""The ordered abort: registered, dispatched, then abort, by identity of SGLang's state.
+
+An abort that is sent before dispatch matches nothing in the scheduler, yet marks the state
+``abort_sent``: the request would then decode to its end with nobody able to stop it. So nothing
+is sent before dispatch (rule 25, fixed form). Where dispatch is already known, the abort leaves
+at once, in the call that asks for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import trio
+from dynamo.sglang.request_handlers.cancellation import CancellationMixin
+
+from compat.tap import Flight
+from trio_worker import constants
+
+logger = logging.getLogger(__name__)
+
+
+def order_is_proven(server_args: Any) -> bool:
+    """Whether an abort that follows its request's dispatch arrives behind it (rules 29, 30).
+
+    `server_args` are the resolved ones. Not with pipeline parallelism, nor with data-parallel
+    attention whose control messages are not broadcast locally.
+    """
+    return not CancellationMixin._requires_abort_retry(server_args, dispatch_observed=True)
+
+
+class AbortEnd(Enum):
+    """How an ordered abort ended."""
+
+    SENT = "sent"
+    GONE = "gone"
+    """SGLang no longer holds the request: it has finished, or never got it."""
+    IMPOSSIBLE = "impossible"
+    """There is nobody to send it to, or sending failed."""
+
+
+@dataclass(slots=True)
+class AbortCounts:
+    """What became of the aborts of one worker."""
+
+    ordered: int = 0
+    sent: int = 0
+    retried: int = 0
+    abandoned: int = 0
+    unconfirmed: int = 0
+    failed: int = 0
+
+
+class Aborts:
+    """Sends aborts of one engine. Its tasks hang below the engine nursery, not below a request."""
+
+    def __init__(
+        self,
+        tokenizer_manager: Any,
+        nursery: trio.Nursery,
+        *,
+        order_is_proven: bool,
+    ) -> None:
+        self._manager = tokenizer_manager
+        self._nursery = nursery
+        self._order_is_proven = order_is_proven
+        self.counts = AbortCounts()
+
+    @property
+    def registry(self) -> Mapping[str, Any] | None:
+        """SGLang's live states by rid, where this manager has such a registry."""
+        registry = getattr(self._manager, "rid_to_state", None)
+        return registry if isinstance(registry, Mapping) else None
+
+    def order(self, flight: Flight, context_id: str, on_end: Callable[[AbortEnd], None]) -> None:
+        """Trio or asyncio. Abort `flight` once SGLang can act on it; `on_end` tells how it went.
+
+        Returns at once. The abort outlives the request (rule 23).
+        """
+        self.counts.ordered += 1
+        if self._manager is None:
+            logger.error("SGLang tokenizer_manager not found for abort request: %s", context_id)
+            on_end(AbortEnd.IMPOSSIBLE)
+            return
+        registry = self.registry
+        state = registry.get(flight.rid) if registry is not None else None
+        if registry is None:
+            on_end(self._submit(flight.rid, context_id))
+        elif state is not None and _dispatched(state) is not False:
+            on_end(self._submit_in_order(flight, state, context_id))
+        elif flight.ended:
+            on_end(AbortEnd.GONE)
+        else:
+            self._nursery.start_soon(self._abort_when_dispatched, flight, context_id, on_end)
+
+    def send_now(self, rid: str, context_id: str) -> None:
+        """Trio or asyncio. Abort a rid that SGLang has spoken of."""
+        if self._manager is None:
+            logger.error("SGLang tokenizer_manager not found for abort requests")
+            return
+        self._submit(rid, context_id)
+
+    def leave(self, flight: Flight, context_id: str) -> None:
+        """Trio. A request ends early: abort what SGLang still holds, before its stream is closed.
+
+        What is not dispatched yet is dropped by closing the stream (rules 25, 78).
+        """
+        registry = self.registry
+        state = registry.get(flight.rid) if registry is not None else None
+        if state is None or getattr(state, "abort_sent", False) or not _dispatched(state):
+            return
+        self._submit(flight.rid, context_id)
+
+    async def _abort_when_dispatched(
+        self, flight: Flight, context_id: str, on_end: Callable[[AbortEnd], None]
+    ) -> None:
+        end = AbortEnd.GONE
+        try:
+            state = await self._wait_registered(flight)
+            if state is None:
+                return
+            await self._wait_dispatched(flight, state)
+            if self._holds(flight.rid, state):
+                end = self._submit_in_order(flight, state, context_id)
+        finally:
+            on_end(end)
+
+    async def _wait_registered(self, flight: Flight) -> Any:
+        registry = self.registry
+        assert registry is not None
+        with trio.move_on_after(constants.REGISTRATION_WAIT_S) as patience:
+            await _look(flight, lambda: flight.ended or flight.rid in registry)
+        if patience.cancelled_caught:
+            logger.warning("Timed out waiting for SGLang Request ID %s to register", flight.rid)
+            return None
+        state = registry.get(flight.rid)
+        if state is None:
+            self.counts.abandoned += 1
+            logger.debug(
+                "Abandoning SGLang abort for Request ID %s; request never registered", flight.rid
+            )
+        return state
+
+    async def _wait_dispatched(self, flight: Flight, state: Any) -> None:
+        await _look(
+            flight,
+            lambda: not self._holds(flight.rid, state) or _dispatched(state) is not False,
+        )
+
+    def _holds(self, rid: str, state: Any) -> bool:
+        registry = self.registry
+        return registry is not None and registry.get(rid) is state
+
+    def _submit_in_order(self, flight: Flight, state: Any, context_id: str) -> AbortEnd:
+        end = self._submit(flight.rid, context_id)
+        if end is AbortEnd.SENT and (not self._order_is_proven or _dispatched(state) is None):
+            self._nursery.start_soon(self._retry, flight.rid, state)
+        return end
+
+    def _submit(self, rid: str, context_id: str) -> AbortEnd:
+        try:
+            self._manager.abort_request(rid=rid, abort_all=False)
+        except Exception:
+            self.counts.failed += 1
+            logger.exception("Failed to abort SGLang Request ID %s, Context: %s", rid, context_id)
+            return AbortEnd.IMPOSSIBLE  # rules 16, 17, 28: the request ends as it would have
+        self.counts.sent += 1
+        logger.info("Aborted Request ID: %s", context_id)
+        return AbortEnd.SENT
+
+    async def _retry(self, rid: str, state: Any) -> None:
+        delay = constants.ABORT_RETRY_FIRST_S
+        for _ in range(constants.ABORT_RETRY_LIMIT):
+            await trio.sleep(delay)
+            if not self._holds(rid, state):
+                return
+            # SGLang sends one abort per state; without this a retry sends nothing (rule 33).
+            if hasattr(state, "abort_sent"):
+                state.abort_sent = False
+            logger.debug("Retrying SGLang abort_request for Request ID %s", rid)
+            try:
+                self._manager.abort_request(rid=rid, abort_all=False)
+            except Exception:
+                self.counts.failed += 1
+                logger.exception("Failed to retry the abort of SGLang Request ID %s", rid)
+                return
+            self.counts.retried += 1
+            delay = min(delay * 2, constants.ABORT_RETRY_MAX_S)
+        if self._holds(rid, state):
+            self.counts.unconfirmed += 1
+            logger.warning(
+                "SGLang request %s remained registered after %d abort retries",
+                rid,
+                constants.ABORT_RETRY_LIMIT,
+            )
+
+
+def _dispatched(state: Any) -> bool | None:
+    """Whether the scheduler has been told of `state`; None: this SGLang does not say (rule 26)."""
+    time_stats = getattr(state, "time_stats", None)
+    if time_stats is None or not hasattr(time_stats, "api_server_dispatch_finish_time"):
+        return None
+    return bool(time_stats.api_server_dispatch_finish_time)
+
+
+async def _look(flight: Flight, condition: Callable[[], bool]) -> None:
+    """Wait for `condition`: woken by the tap where there is one, else by looking (rules 19, 24)."""
+    delay = constants.ABORT_POLL_FIRST_S
+    while not condition():
+        with trio.move_on_after(delay):
+            await flight.wait_changed()
+        delay = min(delay * 2, constants.ABORT_POLL_MAX_S)

@@ -1,0 +1,29 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""Merging of chunks that wait for a reader, when a request has several streams (n > 1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compat.handover import Chunk
+from trio_worker.responses import coalesce, wrap_native
+
+
+def merge_by_stream(chunks: list[Chunk]) -> list[Chunk]:
+    """One chunk for each engine id, in the order in which the ids first spoke.
+
+    Order within a stream is kept; between streams there is none to keep.
+    """
+    streams: dict[Any, list[Chunk]] = {}
+    for chunk in chunks:
+        meta_info = chunk.get("meta_info") or {}
+        streams.setdefault(meta_info.get("id"), []).append(chunk)
+    return [coalesce(stream) for stream in streams.values()]
+
+
+def merge_native_by_stream(chunks: list[Chunk]) -> list[Chunk]:
+    """The same for chunks in native wrapping (`wrap_native`)."""
+    answers = [chunk["engine_data"]["sglang_response"] for chunk in chunks]
+    return [wrap_native(answer) for answer in merge_by_stream(answers)]

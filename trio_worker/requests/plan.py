@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a role decides about one request before anything reaches the engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from compat.handover import Chunk
+from trio_worker.responses import Responses
+
+
+class Uploader(Protocol):
+    """``dynamo.common.metadata_upload.MetadataUploader``."""
+
+    async def upload_choice(self, index: int, meta_info: dict[str, Any]) -> None:
+        """asyncio. Store one choice's metadata."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """How one request is submitted, watched and answered."""
+
+    engine_rid: str
+    """What SGLang is told: ``uuid4().hex``, never the caller's id, sessions apart (rules 4, 7)."""
+
+    ordered: bool
+    """Abort by the submitted rid, in order (rules 1-4); otherwise by response ids (rule 5)."""
+
+    submit: Callable[[], Awaitable[AsyncIterator[Chunk]]]
+    """asyncio. Gives the request to SGLang; its chunks, in order."""
+
+    responses: Responses
+
+    merge: Callable[[list[Chunk]], list[Chunk]]
+    """How chunks that wait for a slow consumer are merged."""
+
+    tapped: bool = False
+    """Outputs may leave SGLang through the tap."""
+
+    choices: int = 1
+    """Samples per prompt times prompts."""
+
+    uploader: Uploader | None = None

@@ -1,0 +1,386 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""One request: a Trio task that reads chunks until end of stream, in a scope of its own.
+
+The scope has no deadline until the client leaves; then it is now + 1 s, absolute (rule 45). On a
+worker shutdown there is no drain: chunks are delivered until the ordered abort is out (rule 36),
+and the scope is cancelled. A request task never raises into the nursery that owns it: a raising
+child would cancel its siblings and wrap the error in a group. Its outcome goes into one slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+import trio_asyncio
+
+from compat.egress import ConsumerLeft, Egress
+from compat.feeders import Feeder
+from compat.handover import Chunk, Handover
+from compat.tap import Flight
+from trio_worker import constants
+from trio_worker.requests.abort import AbortEnd
+from trio_worker.requests.outcome import Outcome, decide
+from trio_worker.requests.plan import Plan, Uploader
+from trio_worker.responses import choice_index
+
+if TYPE_CHECKING:
+    from trio_worker.requests.live import LiveRequests
+
+logger = logging.getLogger(__name__)
+
+
+class Context(Protocol):
+    """``dynamo._core.Context``, as far as a request uses it."""
+
+    def id(self) -> str: ...
+    def is_stopped(self) -> bool: ...
+    def async_killed_or_stopped(self) -> asyncio.Future[Any]: ...
+
+
+class Phase(Enum):
+    """Where a request stands, for whoever looks at the live tree."""
+
+    PLANNING = "planning"
+    STREAMING = "streaming"
+    DRAINING = "draining"
+    MIGRATING = "migrating"
+    LEAVING = "leaving"
+
+
+class Request:
+    """One request from admission to outcome."""
+
+    __slots__ = (
+        "__weakref__",
+        "_abort_sent",
+        "_abort_settled",
+        "_chunk_seen",
+        "_egress",
+        "_feeder",
+        "_flight",
+        "_flushed",
+        "_handover",
+        "_owner",
+        "_stop_watch",
+        "accepted",
+        "admitted_at",
+        "client_left",
+        "context",
+        "context_id",
+        "outcome",
+        "plan",
+        "scope",
+        "shutting_down",
+    )
+
+    def __init__(
+        self,
+        owner: LiveRequests,
+        context: Context,
+        egress: Egress,
+        planning: Coroutine[Any, Any, Plan],
+    ) -> None:
+        self._owner = owner
+        self._egress = egress
+        self.context = context
+        self.context_id = context.id()
+        self.plan: Plan | None = None
+        self.scope = trio.CancelScope()
+        self.outcome = Outcome(owner.loop.create_future())
+        self.client_left = False
+        self.shutting_down = False
+        self.admitted_at = trio.current_time()
+        self.accepted = 0
+        """Responses that the egress has taken."""
+        self._abort_sent = False
+        self._abort_settled = False
+        self._chunk_seen = False
+        self._flushed = False
+        self._flight: Flight | None = None
+        self._handover = Handover(constants.MERGE_OUTPUTS_AT)
+        self._feeder: Feeder = owner.feeders.start(self._feed(planning))
+        self._stop_watch = context.async_killed_or_stopped()
+        self._stop_watch.add_done_callback(self._client_stop)
+
+    # ---- the feeder: asyncio ----
+
+    async def _feed(self, planning: Coroutine[Any, Any, Plan]) -> None:
+        """asyncio. Plan, submit, hand chunks over until end of stream; never raises."""
+        handover = self._handover
+        source: AsyncIterator[Chunk] | None = None
+        try:
+            plan = await planning
+            self._planned(plan)
+            source = await plan.submit()
+            async for chunk in source:
+                handover.put(chunk)
+        except asyncio.CancelledError:
+            # Only a leaving request or the engine's owner cancels a feeder.
+            return
+        except BaseException as error:
+            handover.fail(error)
+        finally:
+            await _close(source)
+            handover.close()
+            if self._flight is not None:
+                self._flight.ended = True
+                self._flight.poke()
+
+    def _planned(self, plan: Plan) -> None:
+        self.plan = plan
+        self._handover.merge = plan.merge
+        if plan.ordered:
+            handover = self._handover if plan.tapped else None
+            self._flight = self._owner.take_off(plan.engine_rid, handover)
+        if plan.uploader is None:
+            self._handover.deliver = self._relay
+
+    # ---- signals: asyncio or Trio, synchronous ----
+
+    def _client_stop(self, _watch: asyncio.Future[Any]) -> None:
+        """asyncio. The context was stopped or killed (rules 10, 90)."""
+        if not _watch.cancelled():
+            self.stop_for_client()
+
+    def stop_for_client(self) -> None:
+        """asyncio or Trio. The client left: order the abort, drain until an absolute deadline."""
+        if self.client_left:
+            return
+        self.client_left = True
+        if self.shutting_down:
+            return
+        self._log_signal()
+        self.scope.deadline = trio.current_time() + constants.DRAIN_S
+        self._order_abort()
+
+    def stop_for_shutdown(self) -> None:
+        """Trio. The worker migrates its requests: no drain (rules 36, 37, 75)."""
+        if self.shutting_down:
+            return
+        self.shutting_down = True
+        if self.client_left:
+            return  # rule 75: the drain goes on, and ends as a shutdown
+        self._log_signal()
+        self.scope.deadline = trio.current_time() + constants.SHUTDOWN_ABORT_S
+        self._order_abort()
+
+    def abandon(self) -> None:
+        """asyncio. Whoever asked is gone without a word (rule 131): end, abort what runs."""
+        self.scope.cancel()
+
+    def _log_signal(self) -> None:
+        logger.info(
+            "Cancellation or shutdown signal received for SGLang Request ID %s, Context: %s",
+            self.plan.engine_rid if self.plan is not None else "unknown",
+            self.context_id,
+        )
+
+    def _order_abort(self) -> None:
+        if self.plan is None:
+            # Nothing is submitted, and nothing will be.
+            self._feeder.cancel()
+        elif self._flight is not None:
+            self._owner.aborts.order(self._flight, self.context_id, self._abort_ended)
+        else:
+            self._abort_unfinished()
+            self._abort_ended(AbortEnd.SENT)
+
+    def _abort_ended(self, end: AbortEnd) -> None:
+        self._abort_sent = end is AbortEnd.SENT
+        self._abort_settled = True
+        if self.shutting_down and not self.client_left and end is not AbortEnd.GONE:
+            self.scope.cancel()
+
+    def _abort_unfinished(self) -> None:
+        """Response-id mode: abort every id that SGLang has named so far (rules 15, 51, 64)."""
+        assert self.plan is not None
+        ids = self.plan.responses.unfinished_ids
+        while ids:
+            self._owner.aborts.send_now(ids.pop(), self.context_id)
+
+    # ---- the request task: Trio ----
+
+    async def run(self) -> None:
+        """Trio. From the first chunk to the outcome; the serving nursery's child."""
+        error: BaseException | None = None
+        cancelled_from_above: trio.Cancelled | None = None
+        try:
+            with self.scope:
+                await self._read()
+                await self._egress.finish()
+                self._flushed = True
+        except ConsumerLeft:
+            self.client_left = True
+        except trio.Cancelled as cancelled:
+            cancelled_from_above = cancelled
+            self.shutting_down = True  # rule 111: a closed nursery is a shutdown
+        except BaseException as caught:
+            error = caught
+        try:
+            with trio.CancelScope(shield=True):
+                self._warn_of_timeout()
+                await self._leave()
+                await self._put_outcome(error)
+            if cancelled_from_above is not None:
+                raise cancelled_from_above
+        finally:
+            self._owner.landed(self)
+            del error, cancelled_from_above
+
+    async def _read(self) -> None:
+        handover = self._handover
+        egress = self._egress
+        while True:
+            try:
+                chunks = await handover.receive()
+            except trio.EndOfChannel:
+                return
+            plan = self.plan
+            assert plan is not None
+            if len(chunks) > 1 and egress.backlogged:
+                chunks = plan.merge(chunks)
+            for chunk in chunks:
+                if plan.uploader is not None and plan.responses.upload_due(chunk):
+                    await self._relay_after_upload(chunk, plan.uploader)
+                else:
+                    self._relay(chunk)
+            if egress.backlogged:
+                try:
+                    await egress.wait_room()
+                except ConsumerLeft:
+                    self.stop_for_client()
+
+    def _relay(self, chunk: Chunk) -> None:
+        """Trio, or asyncio in place of a wake-up. Convert one chunk and send it."""
+        plan = self.plan
+        assert plan is not None
+        self._chunk_seen = True
+        if self.client_left or self.context.is_stopped():
+            plan.responses.observe(chunk)
+            if self._flight is None and self.client_left:
+                self._abort_unfinished()
+            return
+        response = plan.responses.convert(chunk, shutting_down=self.shutting_down)
+        if response is not None:
+            self._send(response)
+
+    def _send(self, response: dict[str, Any]) -> None:
+        egress = self._egress
+        try:
+            egress.send(response)
+        except ConsumerLeft:
+            # Rule 115: dropping the stream stops the context; a traceback would tell nobody.
+            self.stop_for_client()
+            return
+        self.accepted += 1
+        if egress.backlogged:
+            self._handover.ring()
+
+    async def _relay_after_upload(self, chunk: Chunk, uploader: Uploader) -> None:
+        """Trio. The final chunk of a choice whose metadata goes elsewhere (rule 88)."""
+        plan = self.plan
+        assert plan is not None
+        if self.client_left or self.context.is_stopped():
+            self._relay(chunk)
+            return
+        responses = plan.responses
+        response = responses.convert(chunk, shutting_down=self.shutting_down)
+        await trio_asyncio.aio_as_trio(uploader.upload_choice)(
+            choice_index(chunk), chunk["meta_info"]
+        )
+        responses.uploaded(chunk, shutting_down=self.shutting_down)
+        if response is not None and not self.client_left:
+            self._send(response)
+
+    def _warn_of_timeout(self) -> None:
+        if not self.scope.cancelled_caught:
+            return
+        if self.shutting_down and not self.client_left:
+            if not self._abort_settled:
+                logger.warning("Timed out waiting for ordered SGLang abort during shutdown")
+        elif self.client_left:
+            self._owner.drains_timed_out += 1
+            logger.warning("Timed out draining SGLang stream after cancellation")
+
+    async def _leave(self) -> None:
+        """Trio, shielded. Abort first, then close the generator (rules 58-65, field report S1)."""
+        self._stop_watch.remove_done_callback(self._client_stop)
+        if not self._stop_watch.done():
+            self._stop_watch.cancel()
+        plan = self.plan
+        feeder = self._feeder
+        if not feeder.done:
+            if plan is not None and not plan.responses.all_finished:
+                if self._flight is not None:
+                    self._owner.aborts.leave(self._flight, self.context_id)
+                else:
+                    self._abort_unfinished()
+            feeder.cancel()
+            with trio.move_on_after(constants.FEEDER_CLOSE_S):
+                await feeder.wait_ended()
+            if not feeder.done:
+                self._owner.feeders.detach(feeder)
+        self._handover.leave()
+        if plan is not None:
+            self._owner.clear_leftovers(plan)
+        if self._flight is not None:
+            self._owner.land(self._flight)
+
+    async def _put_outcome(self, error: BaseException | None) -> None:
+        plan = self.plan
+        end = decide(
+            complete=self._flushed and plan is not None and plan.responses.all_finished,
+            shutting_down=self.shutting_down,
+            client_left=self.client_left,
+            submitted=self._chunk_seen or self._abort_sent,
+            error=error,
+        )
+        if end is not None and not self.client_left:
+            with trio.move_on_after(constants.EGRESS_FLUSH_S):
+                await self._egress.flush()
+        if not self._flushed:
+            self._egress.discard()
+        self.outcome.put(end)
+        del end, error
+
+    # ---- for the live tree ----
+
+    @property
+    def ended(self) -> asyncio.Future[None]:
+        """asyncio. Done when the request has ended, whatever the outcome."""
+        return self.outcome.ended
+
+    def take_outcome(self) -> None:
+        """asyncio. Raise the outcome, bare and typed, or return."""
+        self.outcome.take()
+
+    @property
+    def phase(self) -> Phase:
+        """Where the request stands."""
+        if self.plan is None:
+            return Phase.PLANNING
+        if self.client_left:
+            return Phase.DRAINING
+        if self.shutting_down:
+            return Phase.MIGRATING
+        return Phase.STREAMING
+
+
+async def _close(source: AsyncIterator[Chunk] | None) -> None:
+    """asyncio. Close SGLang's generator: aborts every dispatched child rid (rule 130)."""
+    aclose = getattr(source, "aclose", None)
+    if aclose is None:
+        return
+    try:
+        await aclose()
+    except asyncio.CancelledError:
+        return
+    except Exception:
+        logger.exception("Detached SGLang task failed during cancellation")

@@ -1,0 +1,195 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""Aggregated and disaggregated decode (R9, R10): what is submitted, and how it is answered.
+
+Request building is the incumbent's, by inheritance: its ``generate`` runs with a recorder in
+place of the engine, and where it would start to stream it gives us a `Plan` instead. Nothing
+reaches the engine before the plan is carried out.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from dynamo.sglang.request_handlers import DecodeWorkerHandler
+
+from compat.handover import Chunk
+from trio_worker.requests.backlog import merge_by_stream, merge_native_by_stream
+from trio_worker.requests.plan import Plan
+from trio_worker.responses import NativeResponses, TextResponses, TokenResponses
+
+
+class Submission:
+    """An ``async_generate`` call that has not been made yet."""
+
+    __slots__ = ("_call", "kwargs")
+
+    def __init__(self, call: Callable[..., Awaitable[AsyncIterator[Chunk]]], kwargs: Any) -> None:
+        self._call = call
+        self.kwargs: dict[str, Any] = kwargs
+
+    async def submit(self) -> AsyncIterator[Chunk]:
+        """asyncio. Make the call; SGLang's generator does nothing until it is iterated."""
+        return await self._call(**self.kwargs)
+
+    @property
+    def choices(self) -> int:
+        """Streams that the engine finishes for this call (1 for beam search)."""
+        return choices_of(self.kwargs.get("sampling_params"))
+
+
+class EngineRecorder:
+    """The engine as a request sees it while it is planned: ``async_generate`` is noted, not run."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        call = engine.async_generate
+
+        @functools.wraps(call)
+        async def record(**kwargs: Any) -> Submission:
+            return Submission(call, kwargs)
+
+        self.async_generate = record
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+class NativeSubmission:
+    """SGLang's own ``generate_request``, wrapped by Dynamo, with what tells its streams."""
+
+    __slots__ = ("choices", "stream")
+
+    def __init__(self, stream: AsyncIterator[Chunk], choices: int) -> None:
+        self.stream = stream
+        self.choices = choices
+
+    async def submit(self) -> AsyncIterator[Chunk]:
+        """asyncio. The stream; it does nothing until it is iterated."""
+        return self.stream
+
+
+class DecodeRequests(DecodeWorkerHandler):  # type: ignore[misc]
+    """The incumbent's handler with its streaming half taken out."""
+
+    tap: bool = True
+
+    async def plan(self, request: dict[str, Any], context: Any) -> Plan:
+        """asyncio. Decide everything about `request`; raises what the incumbent raises."""
+        planner = copy.copy(self)
+        planner.engine = EngineRecorder(self.engine)
+        # Run to its end: a generator left half-way would be closed by a task of its own.
+        plans = [plan async for plan in super(DecodeRequests, planner).generate(request, context)]
+        plan: Plan = plans[0]
+        return plan
+
+    async def _process_token_stream(
+        self,
+        stream_source: Submission,
+        context: Any,
+        return_tokens_as_token_ids: bool = False,
+        user_stop_token_ids: set[int] | None = None,
+        metadata_uploader: Any = None,
+        submitted_request_id: str | None = None,
+        report_kv_cache_hit: bool = True,
+    ) -> AsyncIterator[Plan]:
+        """asyncio. The incumbent is about to stream token ids."""
+        kwargs = stream_source.kwargs
+        yield Plan(
+            engine_rid=kwargs["rid"],
+            ordered=submitted_request_id is not None,
+            submit=stream_source.submit,
+            responses=TokenResponses(
+                choices=stream_source.choices,
+                wants_logprobs=bool(kwargs.get("return_logprob")),
+                return_tokens_as_token_ids=return_tokens_as_token_ids,
+                user_stop_token_ids=user_stop_token_ids,
+                report_kv_cache_hit=report_kv_cache_hit and self._reports_kv_cache_hit,
+                uploads=metadata_uploader is not None,
+                notify_first_token=context.notify_first_token,
+            ),
+            merge=merge_by_stream,
+            tapped=self.tap,
+            choices=stream_source.choices,
+            uploader=metadata_uploader,
+        )
+
+    async def _process_text_stream(
+        self,
+        stream_source: Submission,
+        context: Any,
+        request: dict[str, Any] | None = None,
+        user_stop_token_ids: set[int] | None = None,
+        metadata_uploader: Any = None,
+        submitted_request_id: str | None = None,
+    ) -> AsyncIterator[Plan]:
+        """asyncio. The incumbent is about to stream text."""
+        yield Plan(
+            engine_rid=stream_source.kwargs["rid"],
+            ordered=submitted_request_id is not None,
+            submit=stream_source.submit,
+            responses=TextResponses(
+                context_id=context.id(),
+                model=self.config.server_args.served_model_name,
+                request=request,
+                choices=stream_source.choices,
+                user_stop_token_ids=user_stop_token_ids,
+                uploads=metadata_uploader is not None,
+                notify_first_token=context.notify_first_token,
+            ),
+            merge=merge_by_stream,
+            tapped=self.tap,
+            choices=stream_source.choices,
+            uploader=metadata_uploader,
+        )
+
+    def _native_generate_stream(
+        self,
+        request: dict[str, Any],
+        native_payload: Mapping[str, Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> NativeSubmission:
+        stream = super()._native_generate_stream(request, native_payload, *args, **kwargs)
+        return NativeSubmission(stream, choices_of(native_payload.get("sampling_params")))
+
+    async def _process_native_generate_stream(
+        self,
+        stream_source: NativeSubmission,
+        context: Any,
+        submitted_request_id: str | None = None,
+        internal_request_id: str | None = None,
+        response_request_id: str | list[str] | None = None,
+        report_kv_cache_hit: bool = True,
+    ) -> AsyncIterator[Plan]:
+        """asyncio. The incumbent is about to stream SGLang's own answers."""
+        assert internal_request_id is not None
+        yield Plan(
+            engine_rid=internal_request_id,
+            ordered=submitted_request_id is not None,
+            submit=stream_source.submit,
+            responses=NativeResponses(
+                choices=stream_source.choices,
+                internal_request_id=internal_request_id,
+                response_request_id=response_request_id,
+                report_kv_cache_hit=report_kv_cache_hit and self._reports_kv_cache_hit,
+                notify_first_token=context.notify_first_token,
+            ),
+            merge=merge_native_by_stream,
+            choices=stream_source.choices,
+        )
+
+
+def choices_of(sampling_params: Any) -> int:
+    """Streams that SGLang finishes for one prompt: ``n``, but 1 for beam search."""
+    if isinstance(sampling_params, list):
+        return sum(choices_of(params) for params in sampling_params) or 1
+    if not isinstance(sampling_params, Mapping):
+        return 1
+    if (sampling_params.get("beam_width") or 1) > 1:
+        return 1
+    return sampling_params.get("n") or 1
