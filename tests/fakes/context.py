@@ -35,7 +35,9 @@ class FakeContext:
         *,
         trace_id: str | None = None,
         headers: dict[str, str] | None = None,
+        first_token_error: BaseException | None = None,
     ) -> None:
+        self._first_token_error = first_token_error
         self._journal = journal
         self._id = context_id
         self._stopped = False
@@ -74,6 +76,8 @@ class FakeContext:
     def notify_first_token(self) -> None:
         self.first_token_notices += 1
         self._journal.record("worker", "first token noticed")
+        if self._first_token_error is not None:
+            raise self._first_token_error
 
     def trace_headers(self) -> dict[str, str] | None:
         return self._headers

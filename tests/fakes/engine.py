@@ -18,12 +18,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from sglang.srt.entrypoints.engine import Engine
+from sglang.srt.managers.io_struct import AbortReq
 from sglang.srt.managers.tokenizer_manager import TokenizerManager
 from sglang.srt.observability.req_time_stats import APIServerReqTimeStats
 from sglang.srt.runtime_context import publish
@@ -59,14 +61,24 @@ class LegacyTimeStats(APIServerReqTimeStats):
         pass
 
 
+class UnstampedTimeStats(APIServerReqTimeStats):
+    """Time stats whose dispatch is never recorded."""
+
+    def set_api_server_dispatch_finish_time(self, ts: float | None = None) -> None:
+        pass
+
+
 class _ToScheduler:
     """The PUSH socket; `send_pyobj` is both called and awaited, as on a ``zmq.asyncio`` socket."""
 
     def __init__(self) -> None:
         self.receive: Callable[[Any], None] | None = None
+        self.refuses: Callable[[Any], bool] = lambda _message: False
 
     def send_pyobj(self, message: Any, flags: int = 0, protocol: int | None = None) -> Any:
         assert self.receive is not None
+        if self.refuses(message):
+            raise RuntimeError("abort failed")
         self.receive(over_the_wire(message))
         sent = asyncio.get_running_loop().create_future()
         sent.set_result(None)
@@ -111,6 +123,17 @@ class FakeTokenizerManager(TokenizerManager):
             skip_tokenizer_init=self.skip_tokenizer_init,
         )
         self.send_to_scheduler.receive = self.scheduler.receive
+        self.send_to_scheduler.refuses = self._refuses
+        self.watched: list[tuple[str, weakref.ref[Any]]] = []
+        """States and streams of requests, to see whether they are freed."""
+
+    def _refuses(self, message: Any) -> bool:
+        plan = self._plans.get(message.rid) if isinstance(message, AbortReq) else None
+        if plan is None or plan.refused_aborts >= plan.script.abort_send_errors:
+            return False
+        plan.refused_aborts += 1
+        self.journal.record("sglang", "abort refused by the socket", message.rid)
+        return True
 
     # ---- replaced parts of the constructor ----
 
@@ -151,6 +174,7 @@ class FakeTokenizerManager(TokenizerManager):
         # SGLang copies its request objects for the choices of n > 1, and this with them.
         obj.fake_plan = Plan(script)
         stream = super().generate_request(obj, request)
+        self.watched.append(("stream", weakref.ref(stream)))
         return self._shaped(stream, obj, script) if _shapes_the_stream(script) else stream
 
     async def _shaped(
@@ -163,9 +187,13 @@ class FakeTokenizerManager(TokenizerManager):
                 await asyncio.sleep(script.registration_delay)
             if script.registration_error is not None:
                 raise script.registration_error
+            if script.stream_ends_after == 0:
+                return
             async for chunk in stream:
                 yield chunk
                 chunks += 1
+                if chunks == script.stream_ends_after:
+                    return
                 if script.stream_error is not None and chunks >= script.stream_error[0]:
                     raise script.stream_error[1]
         except asyncio.CancelledError:
@@ -186,8 +214,12 @@ class FakeTokenizerManager(TokenizerManager):
         plan: Plan = obj.fake_plan
         for rid in sorted(set(self.rid_to_state) - known):
             state = self.rid_to_state[rid]
+            self.watched.append(("state", weakref.ref(state)))
             state.obj.fake_plan = plan
             self._plans[rid] = plan
+            if plan.script.dispatch_not_stamped:
+                state.time_stats = UnstampedTimeStats(disagg_mode=self.disaggregation_mode)
+                state.time_stats.set_created_time()
             if plan.script.legacy_time_stats:
                 state.time_stats = LegacyTimeStats(disagg_mode=self.disaggregation_mode)
                 state.time_stats.set_created_time()
@@ -228,6 +260,7 @@ def _shapes_the_stream(script: EngineScript) -> bool:
         script.registration_delay
         or script.registration_error
         or script.stream_error
+        or script.stream_ends_after is not None
         or script.cancel_error
         or script.resists_cancel_for is not None
     )

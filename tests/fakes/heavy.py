@@ -23,6 +23,7 @@ with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_message, category=_category)
 
     import dynamo.sglang.request_handlers.llm.decode_handler
+    import dynamo.sglang.request_handlers.llm.diffusion_handler
     import dynamo.sglang.request_handlers.llm.prefill_handler
     import sglang.srt.entrypoints.engine
     import sglang.srt.managers.tokenizer_manager

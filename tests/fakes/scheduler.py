@@ -41,6 +41,7 @@ class Plan:
     def __init__(self, script: EngineScript) -> None:
         self.script = script
         self.choices = 0
+        self.refused_aborts = 0
 
 
 class _Request:
@@ -128,7 +129,7 @@ class FakeScheduler:
         if message.sampling_params.max_new_tokens == 0:
             # SGLang's prefix warm-up of parallel sampling: prefill, one answer, no token.
             steps: Sequence[Step] = (Output(0.0, tokens=0, finish=FINISH_LENGTH),)
-            choice, extra = 0, 0.0
+            choice, extra = 0, script.warm_up_delay - script.prefill_delay
         else:
             choice = plan.choices
             plan.choices += 1
@@ -187,7 +188,7 @@ class FakeScheduler:
         self._later(request, request.script.prefill_delay + extra, lambda: self._next(request))
 
     def _next(self, request: _Request) -> None:
-        if not request.steps or isinstance(request.steps[0], Hold):
+        if request.ending or not request.steps or isinstance(request.steps[0], Hold):
             return
         step = request.steps[0]
         assert isinstance(step, Output | Retract)
@@ -199,7 +200,8 @@ class FakeScheduler:
             request.running = False
             request.retractions += 1
             self._emit(request, 0, None)
-            self._later(request, step.queued, lambda: self._run(request, 0.0))
+            if not request.ending:
+                self._later(request, step.queued, lambda: self._run(request, 0.0))
             return
         assert isinstance(step, Output)
         for left in reversed(range(step.messages)):

@@ -81,6 +81,8 @@ class EngineScript:
     """Between dispatch and running: an abort that arrives then is echoed (rule 119)."""
     prefill_delay: float = 0.0
     outputs: Sequence[Step] = field(default_factory=lambda: tokens(5))
+    warm_up_delay: float = 0.0
+    """Parallel sampling: how long SGLang's prefix warm-up prefills before the choices start."""
     choice_delays: Sequence[float] = ()
     """Parallel sampling: more prefill delay for the 1st, 2nd, … choice that is dispatched."""
 
@@ -93,13 +95,20 @@ class EngineScript:
     echo_latency: float = 0.01
     """From the arrival of an abort to the echo of a queued request."""
 
+    abort_send_errors: float = 0
+    """How many abort messages the socket refuses with a RuntimeError before it takes one."""
+
     stream_error: tuple[int, Exception] | None = None
     """(k, error): the stream raises after k chunks."""
+    stream_ends_after: int | None = None
+    """The stream ends after so many chunks, finish reason or not."""
     cancel_error: Exception | None = None
     """What the stream raises when it is cancelled."""
     resists_cancel_for: float | None = None
     """A cancelled stream swallows the cancel, goes on for so many seconds, then ends."""
     legacy_time_stats: bool = False
     """The state's ``time_stats`` has no ``api_server_dispatch_finish_time`` (rule 26)."""
+    dispatch_not_stamped: bool = False
+    """``api_server_dispatch_finish_time`` stays 0.0, as when SGLang's send is late (rule 36)."""
     registers_as: str | None = None
     """The engine replaces the submitted rid by this one (rule 22)."""

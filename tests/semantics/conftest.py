@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.xfail(
                     strict=True,
-                    raises=AssertionError,
+                    raises=pytest.RaisesGroup(AssertionError, flatten_subgroups=True),
                     reason=f"rule {rule.group(1) if rule else '?'} [FIX]: {fixed.args[0]}",
                 )
             )

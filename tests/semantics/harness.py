@@ -124,12 +124,14 @@ class _Stage:
                 self._run.journal,
                 f"dynamo-request{'' if index == 0 else f'-{index + 1}'}",
                 trace_id=request.trace_id,
+                first_token_error=request.first_token_error,
             )
             for index, request in enumerate(scenario.requests)
         ]
         self._senders: list[FakeResponseSender | None] = [None] * len(scenario.requests)
         self._owners = [trio.CancelScope() for _ in scenario.requests]
         self._reads_on = [trio.Event() for _ in scenario.requests]
+        self._limit: trio.CancelScope
         self._lost = [False] * len(scenario.requests)
         self._subject: Subject
         self._engine: FakeEngine
@@ -140,7 +142,7 @@ class _Stage:
         self._logs.now = journal.now
         async with self._opener.open(self._run) as (self._engine, self._subject):
             self._arrange()
-            with trio.move_on_after(self._scenario.horizon):
+            with trio.move_on_after(self._scenario.horizon) as self._limit:
                 async with trio.open_nursery() as nursery:
                     for index in range(len(self._records)):
                         nursery.start_soon(self._consume, index)
@@ -165,6 +167,8 @@ class _Stage:
                 raise
             except BaseException as error:
                 record.error = error
+        if self._limit.cancel_called:
+            return  # it hung
         record.owner_cancelled = owner.cancelled_caught
         record.ended = journal.now()
         journal.record("runtime", "ended", detail=_ending(record))
@@ -175,13 +179,14 @@ class _Stage:
         record = self._records[index]
         sender = None
         if self._opener.push and self._scenario.arm == "production":
-            sender = self._senders[index] = FakeResponseSender(
+            sender = self._senders[index] = record.sender = FakeResponseSender(
                 journal, context, on_send=lambda item: self._got(index, item)
             )
         journal.record("runtime", "request", detail=context.id())
         stream = self._subject.generate(body_of(request, self._scenario), context, sender)
         was_lost = False
-        while (item := await self._poll(stream)) is not _END:
+        while (item := await self._poll(stream, record)) is not _END:
+            record.polled += 1
             self._got(index, item)
             del item
             if was_lost:
@@ -196,7 +201,7 @@ class _Stage:
             if request.stops_reading_after == len(record.outputs):
                 await self._reads_on[index].wait()
 
-    async def _poll(self, stream: AsyncGenerator[Any, None]) -> Any:
+    async def _poll(self, stream: AsyncGenerator[Any, None], record: RequestRecord) -> Any:
         """One ``__anext__`` as pyo3 makes it: no generator hooks, a task in an empty context."""
         with _no_generator_hooks():
             awaitable = stream.__anext__()
@@ -205,6 +210,9 @@ class _Stage:
             return await trio_asyncio.run_aio_future(task)
         except StopAsyncIteration:
             return _END
+        finally:
+            if task.cancelling() and not task.cancelled():
+                record.cancel_swallowed = True
 
     def _got(self, index: int, item: Any) -> None:
         journal = self._run.journal
@@ -326,6 +334,7 @@ class _Stage:
             engine_busy=manager.scheduler.busy,
             tasks_left=sorted(getattr(task.get_coro(), "__qualname__", "?") for task in left),
             loop_errors=self._loop_errors,
+            not_freed=[what for what, alive in manager.watched if alive() is not None],
             pending_aborts=self._subject.pending_aborts,
             end=self._run.journal.now(),
         )

@@ -14,6 +14,7 @@ from typing import Any
 import trio_asyncio
 from dynamo.sglang.args import Config
 from dynamo.sglang.request_handlers.llm.decode_handler import DecodeWorkerHandler
+from dynamo.sglang.request_handlers.llm.diffusion_handler import DiffusionWorkerHandler
 from dynamo.sglang.request_handlers.llm.prefill_handler import PrefillWorkerHandler
 
 from tests.fakes.context import FakeContext, FakeResponseSender
@@ -22,9 +23,15 @@ from tests.fakes.engine import FakeEngine
 from .harness import Run
 from .scenario import Scenario
 
+HANDLERS = {
+    "decode": DecodeWorkerHandler,
+    "prefill": PrefillWorkerHandler,
+    "dllm": DiffusionWorkerHandler,
+}
+
 
 class IncumbentSubject:
-    """``DecodeWorkerHandler`` or ``PrefillWorkerHandler``, built by its own constructor."""
+    """One of the incumbent's handlers, built by its own constructor."""
 
     def __init__(self, engine: FakeEngine, scenario: Scenario) -> None:
         self._shutdown_event = asyncio.Event()
@@ -35,9 +42,12 @@ class IncumbentSubject:
                 enable_rl=scenario.upload is not None,
             ),
         )
-        handler_class = DecodeWorkerHandler if scenario.role == "decode" else PrefillWorkerHandler
-        self.handler = handler_class(
-            engine_as_shown(engine, scenario), config, None, None, self._shutdown_event
+        self.handler = HANDLERS[scenario.role](
+            engine_as_shown(engine, scenario),
+            config,
+            None,
+            None,
+            self._shutdown_event if scenario.shutdown_event else None,
         )
         if scenario.upload is not None:
             self.handler._metadata_uploader_from_request = lambda _request: scenario.upload

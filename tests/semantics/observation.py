@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.fakes.context import FakeResponseSender
 from tests.fakes.journal import Entry, Journal
 
 
@@ -39,6 +40,12 @@ class RequestRecord:
     """When the handler was done with it; None: it hung until the horizon."""
     owner_cancelled: bool = False
     """Its owner was cancelled, and the handler ended as cancelled."""
+    cancel_swallowed: bool = False
+    """The owner's cancellation was delivered to the handler, and the handler went on."""
+    polled: int = 0
+    """Outputs that came out of the generator itself, not through a response sender."""
+    sender: FakeResponseSender | None = None
+    """Push egress only."""
 
     @property
     def items(self) -> list[Any]:
@@ -104,6 +111,8 @@ class Observation:
     """What reached the loop's exception handler: errors that nobody retrieved."""
     pending_aborts: int
     """Aborts that are still waited for or retried, at the end."""
+    not_freed: list[str]
+    """States and streams of ended requests that only the garbage collector would free."""
     end: float
 
     # ---- the first request, which most scenarios have only ----
@@ -170,6 +179,13 @@ class Observation:
 
     def times(self, event: str) -> list[float]:
         return [entry.time for entry in self.journal.of(event)]
+
+    @property
+    def submitted_rid(self) -> str:
+        """The rid that the worker says it submitted first."""
+        start = "Submitted SGLang Request ID: "
+        line = next(record.message for record in self.logs if record.message.startswith(start))
+        return line.removeprefix(start).partition(",")[0]
 
     def rid(self, index: int = 0) -> str:
         """The engine's rid of the index-th state that was registered."""

@@ -46,6 +46,8 @@ class Request:
     leave: Leave | None = None
     stops_reading_after: int | None = None
     """The consumer takes so many outputs and then takes no more until it "reads on"."""
+    first_token_error: BaseException | None = None
+    """What the context raises when the handler reports the first token."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     """More keys of the request."""
@@ -109,12 +111,14 @@ def cancel_owner(at: float | None = None, **more: Any) -> Action:
 class Scenario:
     requests: Sequence[Request] = (Request(),)
     actions: Sequence[Action] = ()
-    role: Literal["decode", "prefill"] = "decode"
+    role: Literal["decode", "prefill", "dllm"] = "decode"
     disaggregated: bool = False
     """Decode only: with a prefill worker before it."""
     server_args: Mapping[str, Any] = field(default_factory=dict)
     registry: Literal["mapping", "list", "no manager"] = "mapping"
     """What the engine shows as ``tokenizer_manager.rid_to_state``."""
+    shutdown_event: bool = True
+    """The incumbent only: whether its handler is told of shutdowns at all (rule 11)."""
     upload: Any = None
     """Stands in for the metadata uploader (``dynamo.common.metadata_upload``)."""
     arm: Literal["production", "pull"] = "production"
