@@ -34,9 +34,7 @@ from .scenario import Scenario
 
 logger = logging.getLogger(__name__)
 
-TappedManager = tapped(
-    FakeTokenizerManager, merge=coalesce, merge_at=constants.MERGE_OUTPUTS_AT
-)
+TappedManager = tapped(FakeTokenizerManager, merge=coalesce, merge_at=constants.MERGE_OUTPUTS_AT)
 
 
 class OursSubject:
@@ -93,7 +91,7 @@ class OursSubject:
 
     @property
     def pending_aborts(self) -> int:
-        return len(self._aborting.child_tasks)
+        return max(0, len(self._aborting.child_tasks) - 1)  # one child holds the nursery open
 
     def owns_for_life(self, task: asyncio.Task[Any]) -> bool:
         return False
@@ -119,10 +117,20 @@ class Ours:
             manager_class=TappedManager,
             server_args=server_args_of(scenario),
         )
-        async with trio.open_nursery() as aborting, trio.open_nursery() as serving:
-            subject = OursSubject(run, engine, serving, aborting)
-            yield engine, subject
-            serving.cancel_scope.cancel()
+        async with trio.open_nursery() as tree:
+            # As in the worker: the engine's nursery has the aborts, and a body of its own, so that
+            # taking it down does not cancel whoever opened it.
+            aborting = await tree.start(_hold_open)
+            async with trio.open_nursery() as serving:
+                subject = OursSubject(run, engine, serving, aborting)
+                yield engine, subject
+                serving.cancel_scope.cancel()
             aborting.cancel_scope.cancel()
         await subject.feeders.close(1.0)
         await trio_asyncio.aio_as_trio(engine.stop)()
+
+
+async def _hold_open(task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        task_status.started(nursery)
