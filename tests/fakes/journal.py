@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import trio
+from trio.abc import Clock
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,22 @@ class Journal:
     """Append-only; `watch` calls back inside `record`, at the very moment of an event."""
 
     entries: list[Entry] = field(default_factory=list)
-    _opened: float | None = None
+    _opened: float = 0.0
+    _clock: Clock | None = None
     _watchers: list[Callable[[Entry], None]] = field(default_factory=list)
 
     def open(self) -> None:
         """Trio or asyncio. Virtual time is counted from here."""
-        self._opened = trio.current_time()
+        self._clock = trio.lowlevel.current_clock()
+        self._opened = self._clock.current_time()
 
     def now(self) -> float:
-        """Virtual seconds since `open`, without the noise of float addition."""
-        assert self._opened is not None, "the journal has not been opened"
-        return round(trio.current_time() - self._opened, 6)
+        """Any thread. Virtual seconds since `open`, without the noise of float addition."""
+        assert self._clock is not None, "the journal has not been opened"
+        return round(self._clock.current_time() - self._opened, 6)
 
     def record(self, actor: str, event: str, rid: str | None = None, detail: Any = None) -> None:
+        """Any thread."""
         entry = Entry(self.now(), actor, event, rid, detail)
         self.entries.append(entry)
         for watcher in tuple(self._watchers):

@@ -307,6 +307,10 @@ class _Stage:
         self._engine.own_tasks.add(self._loop.create_task(control()))
 
     @property
+    def loop(self) -> Any:
+        return self._loop
+
+    @property
     def engine(self) -> FakeEngine:
         return self._engine
 
