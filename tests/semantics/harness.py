@@ -166,7 +166,8 @@ class _Stage:
             except trio.Cancelled:
                 raise
             except BaseException as error:
-                record.error = error
+                # The runtime reads an error and lets it go, and with it the handler's frames.
+                record.error = _without_frames(error)
         if self._limit.cancel_called:
             return  # it hung
         record.owner_cancelled = owner.cancelled_caught
@@ -342,6 +343,14 @@ class _Stage:
             pending_aborts=self._subject.pending_aborts,
             end=self._run.journal.now(),
         )
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__context__
+    return error
 
 
 class _End:
