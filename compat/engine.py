@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from compat.feeders import Feeders
+from compat.feeders import Feeder, Feeders
 from compat.loop import WorkerLoop
 from compat.permanent_thread import PermanentThread
 from compat.processes import guarded, wait_process_exit
@@ -78,6 +78,12 @@ class SglangEngine:
         status = await wait_process_exit(pid)
         self.fail(f"child process {pid} exited with status {status}")
 
+    async def wait_exited(self) -> None:
+        """Trio. Until every child of the engine has exited by itself."""
+        async with trio.open_nursery() as waiters:
+            for pid in self.child_pids:
+                waiters.start_soon(wait_process_exit, pid)
+
     async def close(self, seconds: float) -> None:
         """Trio. End feeders, let schedulers release their memory, then `engine.shutdown()`.
 
@@ -118,9 +124,7 @@ class SglangEngine:
             task.cancel()
         with trio.move_on_after(seconds):
             for task in tasks:
-                ended = trio.Event()
-                task.add_done_callback(lambda _task, ended=ended: ended.set())
-                await ended.wait()
+                await Feeder(task).wait_ended()
 
 
 def prepare_engine_class(*, merge: Merge, merge_at: int, tap: bool) -> None:

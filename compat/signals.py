@@ -141,6 +141,8 @@ class StopSignals:
         self._lock = threading.Lock()
         self._stop = StopLevel()
         self._attached: _Attached | None = None
+        self.first_signal: int | None = None
+        """Number of the signal that asked first; None: nobody has."""
         self._engine_failed_early = False
         self._last_resort: tuple[float, str] | None = None
         self._dump_due: float | None = None
@@ -323,6 +325,7 @@ class StopSignals:
             attached = self._attached
         level = self._stop.level
         if level == 1:
+            self.first_signal = int(signum)
             line = "Received signal %s, starting graceful shutdown"
             if attached is None:
                 self.leave(0, line, int(signum), severity=logging.INFO)

@@ -143,7 +143,7 @@ else:
     _Base = object
 
 
-class TapMixin(_Base):
+class TapMixin(_Base):  # type: ignore[misc]  # SGLang has no types
     """Mixed into SGLang's ``TokenizerManager`` (or ``TokenizerWorker``) by `tapped`."""
 
     tap_merge: Merge

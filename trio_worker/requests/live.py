@@ -140,6 +140,10 @@ class LiveRequests:
                 return
             await trio.sleep(remaining)
 
+    async def join(self) -> None:
+        """Trio. Until nothing runs in the serving nursery any more."""
+        await self.wait_all_ended()
+
     async def wait_all_ended(self) -> None:
         """Trio. Until no request is left."""
         while self._live:

@@ -9,13 +9,13 @@ import asyncio
 
 from dynamo.llm.exceptions import EngineShutdown
 
-SHUTDOWN_MESSAGE = "Engine was shut down during token generation"
-"""The incumbent's text; the frontend migrates by the type."""
+from trio_worker.responses import SHUTDOWN_MESSAGE
 
 
-def engine_shutdown() -> EngineShutdown:
+def engine_shutdown() -> BaseException:
     """The installed Dynamo's migratable error (rule 110)."""
-    return EngineShutdown(SHUTDOWN_MESSAGE)
+    error: BaseException = EngineShutdown(SHUTDOWN_MESSAGE)
+    return error
 
 
 def decide(

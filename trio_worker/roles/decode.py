@@ -21,6 +21,7 @@ from compat.handover import Chunk
 from trio_worker.requests.backlog import merge_by_stream, merge_native_by_stream
 from trio_worker.requests.plan import Plan
 from trio_worker.responses import NativeResponses, TextResponses, TokenResponses
+from trio_worker.roles.control import Control
 
 
 class Submission:
@@ -73,7 +74,7 @@ class NativeSubmission:
         return self.stream
 
 
-class DecodeRequests(DecodeWorkerHandler):  # type: ignore[misc]
+class DecodeRequests(Control, DecodeWorkerHandler):  # type: ignore[misc]
     """The incumbent's handler with its streaming half taken out."""
 
     tap: bool = True

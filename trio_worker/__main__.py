@@ -1,0 +1,27 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""``python -m trio_worker``: the same flags as ``python -m dynamo.sglang``.
+
+Spawned children run this file again, as ``__mp_main__``: everything sits under the guard.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Neither flavour. Run one worker and end the process with its exit status."""
+    from compat.signals import install
+
+    # First, so that a stop is heard during the imports below.
+    signals = install()
+
+    from trio_worker.startup import run
+
+    run(signals, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

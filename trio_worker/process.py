@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""One worker's process, from the slow imports to the exit status.
+
+Start-up order is the incumbent's (``dynamo/sglang/main.py``): arguments, config dump, hooks on
+the engine, runtime, engine, registration. Until Trio runs, a signal ends the process by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, NoReturn
+
+# Before any Trio run: SGLang sets asyncio's loop policy while it is imported.
+import sglang  # noqa: F401
+import trio
+from dynamo.common.config_dump import dump_config
+from dynamo.runtime.logging import configure_dynamo_logging
+from dynamo.sglang._compat import override_server_args
+from dynamo.sglang.nixl_telemetry import install_scheduler_process_wrapper
+
+from compat.engine import prepare_engine_class
+from compat.signals import StopSignals
+from trio_worker import constants
+from trio_worker.cli import RoleNotBuilt, WorkerOptions, role_of, run_parser
+from trio_worker.errors import explain
+from trio_worker.responses import coalesce
+from trio_worker.roles.registry import implementation_of
+from trio_worker.shutdown import ExitStatus, leave
+from trio_worker.standin import parse_script
+from trio_worker.standin.install import install as install_stand_in
+from trio_worker.worker import main
+
+logger = logging.getLogger(__name__)
+
+
+def run_process(signals: StopSignals, options: WorkerOptions, argv: list[str]) -> NoReturn:
+    """Neither flavour. Never returns: ends the process with its status."""
+    configure_dynamo_logging()
+    try:
+        config = run_parser(argv)
+        role = implementation_of(role_of(config))
+        dump_config(config.dynamo_args.dump_config_to, config)
+        _prepare(options, config)
+    except RoleNotBuilt as error:
+        logger.error("%s", error)
+        leave(ExitStatus.USAGE)
+    except Exception as error:
+        logger.error("%s", explain(error), exc_info=logger.isEnabledFor(logging.DEBUG))
+        leave(ExitStatus.FAILED)
+    leave(trio.run(main, signals, options, config, role))
+
+
+def _prepare(options: WorkerOptions, config: Any) -> None:
+    """What must be in place before any engine is built."""
+    install_scheduler_process_wrapper()
+    if config.server_args.load_format == "gms" and os.environ.get("DYN_GMS_USE_V1") != "true":
+        from gpu_memory_service.integrations.sglang import setup_gms
+
+        override_server_args(
+            config.server_args, "dynamo.gms", load_format=setup_gms(config.server_args)
+        )
+    if options.stand_in_scheduler is not None:
+        install_stand_in(parse_script(options.stand_in_scheduler))
+    prepare_engine_class(merge=coalesce, merge_at=constants.MERGE_OUTPUTS_AT, tap=options.tap)

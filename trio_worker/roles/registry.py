@@ -1,0 +1,25 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which class serves which role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trio_worker import cli
+from trio_worker.roles import Role
+from trio_worker.roles.llm import DecodeRole
+
+_ROLES: dict[cli.Role, Callable[[], Role]] = {
+    cli.Role.DECODE: DecodeRole,
+    cli.Role.DISAGGREGATED_DECODE: DecodeRole,
+}
+
+
+def implementation_of(role: cli.Role) -> Role:
+    """The role's implementation. Raises `cli.RoleNotBuilt`."""
+    try:
+        return _ROLES[role]()
+    except KeyError:
+        raise cli.RoleNotBuilt(role) from None

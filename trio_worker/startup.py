@@ -1,0 +1,31 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""From the first line to Trio: arguments, slow imports in the right order, and the way out."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+from compat.signals import StopSignals
+from trio_worker.cli import split_args
+
+
+def run(signals: StopSignals, argv: list[str]) -> NoReturn:
+    """Neither flavour. Run one worker and end the process; statuses are DESIGN §6's."""
+    # For the children, as the incumbent's entrypoint does.
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    options, remaining = split_args(argv)
+    _hold_if_restore_standby()
+    # SGLang sets asyncio's loop policy when it is imported, which Trio would not allow later.
+    from trio_worker.process import run_process
+
+    run_process(signals, options, remaining)
+
+
+def _hold_if_restore_standby() -> None:
+    """A pod that waits for a CRIU restore holds here, before anything slow is imported (R16)."""
+    from dynamo.common.snapshot.restore_context import maybe_run_restore_standby_mode
+
+    maybe_run_restore_standby_mode()
