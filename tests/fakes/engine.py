@@ -104,16 +104,47 @@ class _FromDetokenizer:
         return self._waiting.popleft()
 
 
+class _StreamEnds(Exception):
+    """A stream was told to end here."""
+
+
+class _Breaker:
+    """Turns what a stream awaits into an error, from outside."""
+
+    def __init__(self) -> None:
+        self._error: Exception | None = None
+        self._reader: asyncio.Task[Any] | None = None
+
+    def trip(self, error: Exception | None) -> None:
+        self._error = error if error is not None else _StreamEnds()
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def guard(self, awaitable: Any) -> Any:
+        if self._error is None:
+            self._reader = asyncio.current_task()
+            try:
+                return await awaitable
+            except asyncio.CancelledError:
+                if self._error is None:
+                    raise
+                self._reader.uncancel()
+            finally:
+                self._reader = None
+        raise self._error
+
+
 class FakeTokenizerManager(TokenizerManager):
     """SGLang's tokenizer manager without a model, a tokenizer, sockets or a scheduler."""
 
     journal: Journal
     scheduler: FakeScheduler
 
-    def attach(self, journal: Journal, next_script: Callable[[], EngineScript]) -> None:
-        """Connect the fake scheduler; `next_script` is asked once per submission."""
+    def attach(self, journal: Journal, script_for: Callable[[Any], EngineScript]) -> None:
+        """Connect the fake scheduler; `script_for` is given each ``GenerateReqInput``."""
         self.journal = journal
-        self._next_script = next_script
+        self._script_for = script_for
+        self._breakers: list[_Breaker] = []
         self._plans: dict[str, Plan] = {}
         self.receive_loop_error: Exception | None = None
         self.scheduler = FakeScheduler(
@@ -168,7 +199,7 @@ class FakeTokenizerManager(TokenizerManager):
     # ---- SGLang's own methods, watched or slowed down ----
 
     def generate_request(self, obj: Any, request: Any = None) -> AsyncIterator[dict[str, Any]]:
-        script = self._next_script()
+        script = self._script_for(obj)
         if script.registers_as is not None:
             obj.rid = script.registers_as
         # SGLang copies its request objects for the choices of n > 1, and this with them.
@@ -181,21 +212,18 @@ class FakeTokenizerManager(TokenizerManager):
         self, stream: AsyncIterator[dict[str, Any]], obj: Any, script: EngineScript
     ) -> AsyncIterator[dict[str, Any]]:
         """`stream` behind the faults that a stream, not a scheduler, can have."""
-        chunks = 0
+        breaker = _Breaker()
+        if script.breakable:
+            self._breakers.append(breaker)
         try:
             if script.registration_delay:
-                await asyncio.sleep(script.registration_delay)
+                await breaker.guard(asyncio.sleep(script.registration_delay))
             if script.registration_error is not None:
                 raise script.registration_error
-            if script.stream_ends_after == 0:
-                return
-            async for chunk in stream:
-                yield chunk
-                chunks += 1
-                if chunks == script.stream_ends_after:
-                    return
-                if script.stream_error is not None and chunks >= script.stream_error[0]:
-                    raise script.stream_error[1]
+            while True:
+                yield await breaker.guard(anext(stream))
+        except (StopAsyncIteration, _StreamEnds):
+            return
         except asyncio.CancelledError:
             self.journal.record("sglang", "stream cancelled", _name(obj.rid))
             if script.resists_cancel_for is not None:
@@ -207,6 +235,12 @@ class FakeTokenizerManager(TokenizerManager):
                 raise
         finally:
             await stream.aclose()
+
+    def break_streams(self, error: Exception | None) -> None:
+        """asyncio. Streams of breakable scripts raise `error` now, or end; SGLang itself can't."""
+        breakers, self._breakers = self._breakers, []
+        for breaker in breakers:
+            breaker.trip(error)
 
     def _init_req_state(self, obj: Any, request: Any = None) -> None:
         known = set(self.rid_to_state)
@@ -259,8 +293,7 @@ def _shapes_the_stream(script: EngineScript) -> bool:
     return bool(
         script.registration_delay
         or script.registration_error
-        or script.stream_error
-        or script.stream_ends_after is not None
+        or script.breakable
         or script.cancel_error
         or script.resists_cancel_for is not None
     )
@@ -276,15 +309,16 @@ class FakeEngine(Engine):
     def __init__(
         self,
         journal: Journal,
-        script: EngineScript | Callable[[], EngineScript] | None = None,
+        script: EngineScript | Callable[[Any], EngineScript] | None = None,
         *,
         manager_class: type[FakeTokenizerManager] = FakeTokenizerManager,
         server_args: Mapping[str, Any] | None = None,
     ) -> None:
         """asyncio or Trio, inside an open loop.
 
-        `script` is one script for all requests, or asked once per submission. `server_args` are
-        SGLang's; they are published process-wide, as SGLang does it, so the newest engine wins.
+        `script` is one script for all requests, or a function of SGLang's ``GenerateReqInput``.
+        `server_args` are SGLang's; they are published process-wide, as SGLang does it, so that
+        the newest engine wins.
         """
         arguments = {
             "model_path": "dummy",
@@ -301,7 +335,9 @@ class FakeEngine(Engine):
             self.server_args, None, start_pd_bootstrap_service=False
         )
         fallback = EngineScript() if script is None else script
-        self.tokenizer_manager.attach(journal, fallback if callable(fallback) else lambda: fallback)
+        self.tokenizer_manager.attach(
+            journal, fallback if callable(fallback) else lambda _obj: fallback
+        )
 
     @property
     def scheduler(self) -> FakeScheduler:

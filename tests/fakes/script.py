@@ -98,10 +98,8 @@ class EngineScript:
     abort_send_errors: float = 0
     """How many abort messages the socket refuses with a RuntimeError before it takes one."""
 
-    stream_error: tuple[int, Exception] | None = None
-    """(k, error): the stream raises after k chunks."""
-    stream_ends_after: int | None = None
-    """The stream ends after so many chunks, finish reason or not."""
+    breakable: bool = False
+    """The stream can be broken by ``FakeTokenizerManager.break_streams``."""
     cancel_error: Exception | None = None
     """What the stream raises when it is cancelled."""
     resists_cancel_for: float | None = None

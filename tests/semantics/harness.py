@@ -29,6 +29,7 @@ from tests.fakes.bridge import open_loop
 from tests.fakes.context import FakeContext, FakeResponseSender
 from tests.fakes.engine import FakeEngine
 from tests.fakes.journal import Entry, Journal
+from tests.fakes.script import EngineScript
 
 from .observation import Logged, Observation, RequestRecord, Timed, finish_of, ids_of
 from .scenario import Action, Request, Scenario
@@ -67,10 +68,11 @@ class Run:
         self.loop = loop
         self.journal = Journal()
         self.journal.open()
-        self._scripts = iter([request.script for request in scenario.requests])
 
-    def next_script(self) -> Any:
-        return next(self._scripts)
+    def script_for(self, obj: Any) -> EngineScript:
+        """The script of the request that SGLang was given; requests differ in their prompts."""
+        ids = obj.input_ids[0] if isinstance(obj.input_ids[0], list) else obj.input_ids
+        return self.scenario.requests[ids[-1] - LAST_PROMPT_TOKEN].script
 
 
 class Opener(Protocol):
@@ -184,7 +186,7 @@ class _Stage:
                 journal, context, on_send=lambda item: self._got(index, item)
             )
         journal.record("runtime", "request", detail=context.id())
-        stream = self._subject.generate(body_of(request, self._scenario), context, sender)
+        stream = self._subject.generate(body_of(index, self._scenario), context, sender)
         was_lost = False
         while (item := await self._poll(stream, record)) is not _END:
             record.polled += 1
@@ -290,6 +292,8 @@ class _Stage:
                 self._control(manager.pause_generation(PauseGenerationReqInput(mode=mode)), "pause")
             case "continue engine":
                 self._control(manager.continue_generation(ContinueGenerationReqInput()), "continue")
+            case "break stream":
+                manager.break_streams(action.argument)
             case "emit":
                 rid = manager.scheduler.only_rid()
                 manager.scheduler.emit_held(rid, action.argument)
@@ -377,12 +381,16 @@ def _no_generator_hooks() -> Iterator[None]:
         sys.set_asyncgen_hooks(*hooks)
 
 
-def body_of(request: Request, scenario: Scenario) -> dict[str, Any]:
-    """The request as the frontend would send it."""
+LAST_PROMPT_TOKEN = ord("c")
+
+
+def body_of(index: int, scenario: Scenario) -> dict[str, Any]:
+    """The request as the frontend would send it: three prompt tokens, the last says which it is."""
+    request = scenario.requests[index]
     sampling = {"max_tokens": 100, **request.sampling}
     if request.n is not None:
         sampling["n"] = request.n
-    prompt = [1, 2, 3]
+    prompt = [ord("a"), ord("b"), LAST_PROMPT_TOKEN + index]
     body: dict[str, Any] = {"token_ids": prompt, **request.extra}
     if scenario.disaggregated or scenario.role == "prefill":
         body["bootstrap_info"] = {
@@ -391,7 +399,7 @@ def body_of(request: Request, scenario: Scenario) -> dict[str, Any]:
             "bootstrap_room": 17,
         }
     if request.mode == "text":
-        body |= {"prompt": "abc", **sampling}
+        body |= {"prompt": "".join(map(chr, prompt)), **sampling}
     elif request.mode == "tokens":
         body["stop_conditions"] = {"max_tokens": sampling.pop("max_tokens")}
         body["sampling_options"] = sampling

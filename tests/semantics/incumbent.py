@@ -104,7 +104,7 @@ class Incumbent:
     @asynccontextmanager
     async def open(self, run: Run) -> AsyncIterator[tuple[FakeEngine, IncumbentSubject]]:
         """Trio."""
-        engine = FakeEngine(run.journal, run.next_script, server_args=server_args_of(run.scenario))
+        engine = FakeEngine(run.journal, run.script_for, server_args=server_args_of(run.scenario))
         subject = IncumbentSubject(engine, run.scenario)
         try:
             yield engine, subject

@@ -113,7 +113,7 @@ class Ours:
             pytest.skip("the prefill role is not built yet")
         engine = FakeEngine(
             run.journal,
-            run.next_script,
+            run.script_for,
             manager_class=TappedManager,
             server_args=server_args_of(scenario),
         )

@@ -64,6 +64,7 @@ Verb = Literal[
     "pause engine",
     "continue engine",
     "emit",
+    "break stream",
     "call",
 ]
 
@@ -100,6 +101,11 @@ def shutdown(at: float | None = None, **more: Any) -> Action:
 def lose(at: float | None = None, **more: Any) -> Action:
     """The consumer of the response stream is gone, without a word."""
     return Action("lose", at, **more)
+
+
+def break_stream(error: Exception | None, at: float | None = None, **more: Any) -> Action:
+    """The streams of breakable scripts raise `error`; None: they end."""
+    return Action("break stream", at, argument=error, **more)
 
 
 def cancel_owner(at: float | None = None, **more: Any) -> Action:

@@ -32,6 +32,7 @@ from .scenario import (
     CALLER_RID,
     MODES,
     Action,
+    break_stream,
     cancel_owner,
     kill,
     one,
@@ -102,8 +103,8 @@ async def test_rule_070_stopped_before_dispatch_and_the_stream_ends(
     implementation: Implementation, autojump_clock: MockClock, mode: Any
 ) -> None:
     """Stopped at 0.1 s, the stream just ends at 0.3 s."""
-    script = EngineScript(registration_delay=0.3, stream_ends_after=0)
-    seen = await implementation.run(one(script, stop(0.1), mode=mode))
+    script = EngineScript(registration_delay=5.0, breakable=True)
+    seen = await implementation.run(one(script, stop(0.1), break_stream(None, 0.3), mode=mode))
     assert seen.items == []
     assert seen.error is None
     assert seen.ended == pytest.approx(0.3)
@@ -474,6 +475,18 @@ async def test_rule_089_an_abort_without_an_error_is_a_finish(
     assert seen.ids == [100, 101]
     assert seen.error is None
     assert seen.leftovers() == {}
+
+
+async def test_rule_089_native_answers_are_passed_on_as_they_are(
+    implementation: Implementation, autojump_clock: MockClock
+) -> None:
+    """The native API's caller wants SGLang's own error, in SGLang's own form."""
+    finish = finish_error(503, "Unavailable", "queue is full")
+    script = EngineScript(outputs=(Output(), Output(finish=finish)))
+    seen = await implementation.run(one(script, mode="native"))
+    response = seen.items[-1]["engine_data"]["sglang_response"]
+    assert response["meta_info"]["finish_reason"] == finish
+    assert seen.error is None
 
 
 KILLED_LIKE_STOPPED = {

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from tests.fakes.script import NEVER, EngineScript, Output, tokens
 
 from .harness import Implementation
-from .scenario import MODES, Leave, Scenario, cancel_owner, one, shutdown, stop
+from .scenario import MODES, Leave, Scenario, break_stream, cancel_owner, one, shutdown, stop
 
 ENDLESS = EngineScript(outputs=tokens(99))
 INSTANTS = range(16)
@@ -71,9 +71,12 @@ async def test_rule_060_an_owner_cancelled_in_the_drain_ends_it(
 
 
 def cancelled_as_the_stream_ends(hops: int) -> Scenario:
-    """The stream ends at 0.2 s without a last chunk; the owner is cancelled just after that."""
-    script = EngineScript(outputs=tokens(99), stream_ends_after=2)
-    return one(script, cancel_owner(on=("stream released", 1), hops=hops))
+    """The stream ends at 0.25 s without a last chunk; the owner is cancelled just after that."""
+    return one(
+        EngineScript(outputs=tokens(99), breakable=True),
+        break_stream(None, 0.25),
+        cancel_owner(on=("stream released", 1), hops=hops),
+    )
 
 
 @pytest.mark.fixed("a cancellation that arrives while it awaits its monitor is swallowed")
@@ -159,8 +162,10 @@ async def test_rule_065_a_choice_that_has_finished_is_not_aborted(
 async def test_rule_066_a_shutdown_while_the_request_is_left_still_counts(
     implementation: Implementation, autojump_clock: MockClock, hops: int
 ) -> None:
-    """The stream ends at 0.2 s, unfinished, and the worker shuts down in that instant."""
-    script = EngineScript(outputs=(Output(), Output(), *NEVER), stream_ends_after=2)
-    seen = await implementation.run(one(script, shutdown(on=("output", 2), hops=hops)))
+    """The stream ends at 0.25 s, unfinished, and the worker shuts down in that instant."""
+    script = EngineScript(outputs=(Output(), Output(), *NEVER), breakable=True)
+    seen = await implementation.run(
+        one(script, break_stream(None, 0.25), shutdown(on=("stream released", 1), hops=hops))
+    )
     assert type(seen.error) is EngineShutdown
     assert seen.engine_busy == {}

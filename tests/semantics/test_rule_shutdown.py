@@ -19,7 +19,7 @@ from trio.testing import MockClock
 from tests.fakes.script import NEVER, EngineScript, Output, finish_error, tokens
 
 from .harness import Implementation
-from .scenario import MODES, Action, Scenario, one, shutdown, stop
+from .scenario import MODES, Action, Scenario, break_stream, one, shutdown, stop
 
 MESSAGE = "Engine was shut down during token generation"
 ENDLESS = EngineScript(outputs=tokens(99), abort_latency=0.5)
@@ -181,8 +181,10 @@ async def test_rule_040_shutdown_comes_before_the_clients_stop(
 async def test_rule_041_shutdown_replaces_the_streams_error(
     implementation: Implementation, autojump_clock: MockClock
 ) -> None:
-    """The stream fails with its second chunk, in the instant of the shutdown."""
-    script = EngineScript(outputs=tokens(99), stream_error=(2, RuntimeError("broken stream")))
-    seen = await implementation.run(one(script, shutdown(on=("output", 2))))
+    """The stream fails in the instant of the shutdown, at 0.25 s."""
+    script = EngineScript(outputs=tokens(99), breakable=True)
+    seen = await implementation.run(
+        one(script, break_stream(RuntimeError("broken"), on=("shutdown", 1)), shutdown(0.25))
+    )
     assert type(seen.error) is EngineShutdown
     assert seen.engine_busy == {}
