@@ -32,7 +32,7 @@ from tests.fakes.journal import Entry, Journal
 from tests.fakes.script import EngineScript
 
 from .observation import Logged, Observation, RequestRecord, Timed, finish_of, ids_of
-from .scenario import Action, Request, Scenario
+from .scenario import Action, Leave, Request, Scenario
 
 TIMELINES = "TRIO_WORKER_TIMELINES"
 """Environment variable: dump each run as JSON below build/timelines."""
@@ -187,6 +187,9 @@ class _Stage:
             )
         journal.record("runtime", "request", detail=context.id())
         stream = self._subject.generate(body_of(index, self._scenario), context, sender)
+        if request.leave is not None and request.leave.after == 0:
+            await self._leave(stream, request.leave)
+            return
         was_lost = False
         while (item := await self._poll(stream, record)) is not _END:
             record.polled += 1
@@ -197,12 +200,15 @@ class _Stage:
             # The runtime stops the context of a lost consumer, polls once more, then lets go.
             was_lost = self._lost[index]
             if request.leave is not None and len(record.outputs) >= request.leave.after:
-                journal.record("client", "leaves", detail=request.leave.how)
-                if request.leave.how == "aclose":
-                    await trio_asyncio.aio_as_trio(stream.aclose)()
+                await self._leave(stream, request.leave)
                 return
             if request.stops_reading_after == len(record.outputs):
                 await self._reads_on[index].wait()
+
+    async def _leave(self, stream: AsyncGenerator[Any, None], leave: Leave) -> None:
+        self._run.journal.record("client", "leaves", detail=leave.how)
+        if leave.how == "aclose":
+            await trio_asyncio.aio_as_trio(stream.aclose)()
 
     async def _poll(self, stream: AsyncGenerator[Any, None], record: RequestRecord) -> Any:
         """One ``__anext__`` as pyo3 makes it: no generator hooks, a task in an empty context."""
