@@ -109,7 +109,9 @@ def _cause_of(error: BaseException) -> str:
     cause: BaseException = error.__cause__ or error
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
-    return getattr(cause, "strerror", None) or str(cause)
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno)
+    return str(cause)
 
 
 @contextmanager

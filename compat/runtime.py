@@ -59,6 +59,9 @@ RETRY_S: Final = (0.1, 0.2, 0.4, 0.8)
 
 GONE_POLL_S: Final = 0.05
 
+DRAIN_S: Final = 30.0
+"""Seconds for the runtime's own drain when it stops by itself, for a lost lease."""
+
 DRAIN_ENV: Final = "DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS"
 """The runtime's own wait for requests in flight; 900 s unless set. Read when it shuts down."""
 
@@ -73,6 +76,11 @@ class _Served:
     advertised: bool = True
     """Whether discovery shows it, as far as we know; serving registers it."""
     since: float = field(default_factory=trio.current_time)
+
+    def note(self, change: asyncio.Future[Any], wanted: bool) -> None:
+        """A change in discovery is over. What may be there is there, as far as we know."""
+        if wanted or (not change.cancelled() and change.exception() is None):
+            self.advertised = wanted
 
 
 class WorkerRuntime:
@@ -169,12 +177,13 @@ class WorkerRuntime:
         task = self._track(asyncio.ensure_future(registration()))
         ended = trio.Event()
         task.add_done_callback(lambda _task: ended.set())
-        with trio.move_on_after(seconds):
-            async with trio.open_nursery() as nursery:
-                for event in (ended, self.lost):
-                    nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
-        if not task.done():
-            # Not awaited: it is left behind, and tracked until it ends.
+        try:
+            with trio.move_on_after(seconds):
+                async with trio.open_nursery() as nursery:
+                    for event in (ended, self.lost):
+                        nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
+        finally:
+            # Not awaited then: it is left behind, and tracked until it ends.
             task.cancel()
         self._check_registration()
         if self.lost.is_set():
@@ -200,14 +209,18 @@ class WorkerRuntime:
             else endpoint.unregister_endpoint_instance()
         )
         if served is not None:
-            # Shown from now on as far as a withdrawal is concerned, hidden only when that is sure.
-            served.advertised = True
-            change.add_done_callback(lambda _change: _note_hidden(served, change, wanted))
+            change.add_done_callback(lambda _change: served.note(change, wanted))
         await self._track(change)
 
     def _track(self, future: asyncio.Future[T]) -> asyncio.Future[T]:
+        def forget(_future: asyncio.Future[T]) -> None:
+            self._in_flight.discard(future)
+            if not future.cancelled() and (error := future.exception()) is not None:
+                # Seen here, for it may be that nobody waits for it any more.
+                logger.debug("Change in discovery failed: %r", error)
+
         self._in_flight.add(future)
-        future.add_done_callback(self._in_flight.discard)
+        future.add_done_callback(forget)
         return future
 
     def _check_registration(self) -> None:
@@ -281,11 +294,6 @@ class WorkerRuntime:
             await trio.sleep(GONE_POLL_S)
 
 
-def _note_hidden(served: _Served, change: asyncio.Future[Any], wanted: bool) -> None:
-    if not wanted and not change.cancelled() and change.exception() is None:
-        served.advertised = False
-
-
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
     await event.wait()
     scope.cancel()
@@ -303,7 +311,7 @@ def _files_of(instance: str) -> list[Path]:
 
 @asynccontextmanager
 async def open_runtime(
-    loop: WorkerLoop, dynamo_args: Any, *, drain_seconds: float | None = None
+    loop: WorkerLoop, dynamo_args: Any, *, drain_seconds: float = DRAIN_S
 ) -> AsyncIterator[WorkerRuntime]:
     """Trio. Connect to discovery and planes as ``dynamo.sglang`` does, once they can be reached.
 
@@ -312,8 +320,7 @@ async def open_runtime(
     the runtime to stop. Raises `RuntimeTrouble`.
     """
     assert asyncio.get_running_loop() is loop
-    if drain_seconds is not None:
-        bound_drain(drain_seconds)
+    bound_drain(drain_seconds)
     check_ports()
     worker = WorkerRuntime(await _connect(dynamo_args), dynamo_args.discovery_backend)
     try:
