@@ -28,12 +28,14 @@ import trio
 
 from compat.engine import SglangEngine, open_engine
 from compat.loop import WorkerLoop, open_loop
+from compat.processes import reap_orphans
 from compat.runtime import WorkerRuntime, open_runtime
 from compat.senders import Senders
 from compat.signals import StopSignals
 from trio_worker.branch import Branch, open_branch
 from trio_worker.cli import WorkerOptions
 from trio_worker.errors import explain
+from trio_worker.garbage import Garbage
 from trio_worker.requests.abort import Aborts, order_is_proven
 from trio_worker.requests.live import LiveRequests
 from trio_worker.roles import Role
@@ -70,6 +72,7 @@ async def main(signals: StopSignals, options: WorkerOptions, config: Any, role: 
             building = trio.CancelScope()
             _attach(signals, shutdown)
             async with trio.open_nursery() as process:
+                process.start_soon(reap_orphans)
                 process.start_soon(_conduct, signals, shutdown, building, process)
                 with building:
                     await _live(loop, options, config, role, shutdown)
@@ -114,6 +117,7 @@ async def _live(
             )
             shutdown.parts.requests = shutdown.parts.serving = requests
             senders = Senders()
+            garbage = Garbage(options.gc_policy, lambda: requests.count)
             services.start_service(senders.watch)
             services.start_service(engine.watch_children)
             services.start_service(_watch, shutdown, engine, runtime)
@@ -130,6 +134,7 @@ async def _live(
                 shutdown=shutdown,
             )
             await role.serve(worker)
+            services.start_service(garbage.keep)
             await shutdown.finished.wait()
     except Exception as error:
         shutdown.request(StopReason.STARTUP_FAILED, explain(error))
