@@ -1,0 +1,39 @@
+# `make help` lists what there is. Every target installs what is missing into .venv first.
+SHELL := bash
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+
+MODEL ?=
+ARGS ?=
+PORT ?= 8000
+SEEDS ?= 100000
+N ?= 10
+
+.PHONY: help venv serve smoke test lint simulate clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+
+venv:
+	@.ci/bootstrap
+
+serve: venv ## a frontend and a worker, one chat request, up until Ctrl-C (MODEL= ARGS= PORT=)
+	@exec $(PY) -m trio_worker.quickstart --port $(PORT) $(if $(MODEL),--model "$(MODEL)") -- $(ARGS)
+
+smoke: venv ## serve, one request, ordered stop; 0 only if the answer was right
+	@exec $(PY) -m trio_worker.quickstart --smoke $(if $(MODEL),--model "$(MODEL)") -- $(ARGS)
+
+test: venv ## all tests
+	@$(PY) -m pytest
+
+lint: venv ## ruff and mypy
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+
+simulate: venv ## the request path under SEEDS random schedules, on all cores
+	@$(PY) -m tests.simulation --seeds $(SEEDS)
+
+clean: ## what make made, but not the model cache
+	rm -rf .venv build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,263 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""A frontend and workers as real processes, in sessions of their own, on loopback only."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from compat.processes import descendants
+from trio_worker.quickstart.chat import HOST, get
+
+READY_LINE = "Model registration succeeded"
+"""What both workers log once they are registered."""
+
+READY_S = 300.0
+"""Seconds that a worker may take to be ready: imports and a model load on a busy machine."""
+
+STOP_S = 45.0
+"""Seconds that a process may take to stop before it is killed."""
+
+CPU_ENGINE_ARGS = (
+    "--device",
+    "cpu",
+    "--attention-backend",
+    "torch_native",
+    "--sampling-backend",
+    "pytorch",
+    "--disable-cuda-graph",
+    "--disable-overlap-schedule",
+    "--grammar-backend",
+    "none",
+    "--mem-fraction-static",
+    "0.2",
+    "--max-total-tokens",
+    "100000",
+)
+"""The real SGLang scheduler on a machine without a GPU."""
+
+
+class ProcessDied(Exception):
+    """A process of the cluster ended while it was waited for."""
+
+
+@dataclass
+class Process:
+    """One child in a session of its own, with its output in a file."""
+
+    name: str
+    popen: trio.Process
+    log: Path
+    started: float
+    """Trio time, seconds."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status once it is known; negative: the signal that killed it."""
+        return self.popen.returncode
+
+    def output(self) -> str:
+        """What it has written so far."""
+        return self.log.read_text(errors="replace")
+
+    def tail(self, lines: int = 25) -> str:
+        """The last lines that it has written."""
+        return "\n".join(self.output().splitlines()[-lines:])
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process alone."""
+        self.popen.send_signal(number)
+
+    def family(self) -> list[int]:
+        """The process and its living descendants."""
+        return [self.pid, *descendants(self.pid)]
+
+    async def wait(self, seconds: float = STOP_S) -> int:
+        """Trio. The exit status; raises `trio.TooSlowError`."""
+        with trio.fail_after(seconds):
+            return await self.popen.wait()
+
+    async def wait_line(self, text: str, seconds: float = READY_S) -> None:
+        """Trio. Until its output holds `text`. Raises `ProcessDied`, `trio.TooSlowError`."""
+        with trio.fail_after(seconds):
+            while text not in self.output():
+                if self.popen.poll() is not None:
+                    raise ProcessDied(
+                        f"{self.name} ended with status {self.returncode}:\n{self.tail()}"
+                    )
+                await trio.sleep(0.1)
+
+
+@dataclass
+class Cluster:
+    """What runs, and how to start more of it."""
+
+    folder: Path
+    port: int
+    model: Path
+    model_name: str
+    env: dict[str, str]
+    frontend: Process | None = None
+    workers: list[Process] = field(default_factory=list)
+    _families: set[int] = field(default_factory=set)
+
+    async def start_frontend(self, *args: str) -> Process:
+        """Trio. ``dynamo.frontend``; up within a second or two."""
+        command = [
+            *(sys.executable, "-m", "dynamo.frontend"),
+            *("--http-host", HOST, "--http-port", str(self.port)),
+            *args,
+        ]
+        self.frontend = await self._start("frontend", command, {})
+        return self.frontend
+
+    async def start_worker(
+        self,
+        *args: str,
+        module: str = "trio_worker",
+        env: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> Process:
+        """Trio. One worker; `wait_ready` tells when it serves."""
+        command = [
+            *(sys.executable, "-m", module),
+            *("--model-path", str(self.model), "--served-model-name", self.model_name),
+            *args,
+        ]
+        worker = await self._start(name or f"worker-{len(self.workers)}", command, env or {})
+        self.workers.append(worker)
+        return worker
+
+    async def _start(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> Process:
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as output:
+            popen = await trio.lowlevel.open_process(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**self.env, **env},
+                start_new_session=True,
+            )
+        return Process(name, popen, log, trio.current_time())
+
+    async def wait_model(self, seconds: float = READY_S) -> None:
+        """Trio. Until the frontend lists the model."""
+        with trio.fail_after(seconds):
+            while not await self.lists_model():
+                await trio.sleep(0.1)
+
+    async def lists_model(self) -> bool:
+        """Trio. Whether the frontend lists the model now."""
+        status, body = await get(self.port, "/v1/models")
+        return status == 200 and any(
+            entry["id"] == self.model_name for entry in json.loads(body)["data"]
+        )
+
+    async def stop(self, process: Process, seconds: float = STOP_S) -> int:
+        """Trio. SIGTERM, wait, SIGKILL to its whole session if that takes too long."""
+        family = process.family() if process.popen.poll() is None else []
+        self._families.update(family)
+        if process.popen.poll() is None:
+            process.signal(signal.SIGTERM)
+            with trio.move_on_after(seconds):
+                return await process.popen.wait()
+            self.kill(process)
+        return await process.popen.wait()
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL to the process and all of its descendants."""
+        for pid in process.family():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    async def stop_all(self) -> dict[str, int]:
+        """Trio. Workers first, then the frontend; the exit status of each by name."""
+        statuses = {}
+        for worker in self.workers:
+            statuses[worker.name] = await self.stop(worker)
+        if self.frontend is not None:
+            statuses["frontend"] = await self.stop(self.frontend)
+        return statuses
+
+    def left_behind(self) -> list[int]:
+        """Processes of stopped members that still live."""
+        return sorted(pid for pid in self._families if Path(f"/proc/{pid}").exists())
+
+    def registered(self) -> list[Path]:
+        """Instances that discovery shows."""
+        return [path for path in (self.folder / "kv").rglob("*") if path.is_file()]
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def open_cluster(
+    model: Path,
+    *,
+    model_name: str = "recitation",
+    port: int | None = None,
+    env: Mapping[str, str] | None = None,
+    keep: Path | None = None,
+) -> AsyncIterator[Cluster]:
+    """Trio. An empty cluster with private file discovery; everything is stopped on leaving.
+
+    `keep`: folder for logs that stays; default: a temporary one that goes.
+    """
+    folder = keep or Path(tempfile.mkdtemp(prefix="trio-worker-"))
+    (folder / "kv").mkdir(parents=True, exist_ok=True)
+    cluster = Cluster(
+        folder=folder,
+        port=port or free_port(),
+        model=model,
+        model_name=model_name,
+        env={
+            **os.environ,
+            "DYN_DISCOVERY_BACKEND": "file",
+            "DYN_FILE_KV": str(folder / "kv"),
+            "DYN_REQUEST_PLANE": "tcp",
+            "DYN_EVENT_PLANE": "zmq",
+            "DYN_TCP_RPC_HOST": HOST,
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONUNBUFFERED": "1",
+            **(env or {}),
+        },
+    )
+    try:
+        yield cluster
+    finally:
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                for worker in cluster.workers:
+                    nursery.start_soon(cluster.stop, worker)
+            if cluster.frontend is not None:
+                await cluster.stop(cluster.frontend)
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
