@@ -236,7 +236,7 @@ class Cases:
 
     async def until(self, found: Callable[[], list[Any]], count: int) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while len(found()) < count:  # noqa: ASYNC110 (what is waited for is a file)
+            while len(found()) < count:
                 await asyncio.sleep(0.01)
 
 

@@ -140,10 +140,10 @@ class Intake:
             if self._model.tokenizer_file is None:
                 return ""
             if self._tokenizer is None:
-                from transformers import PreTrainedTokenizerFast
+                # It has no type hints. transformers, which has, takes seconds to import.
+                from tokenizers import Tokenizer  # type: ignore[import-untyped,unused-ignore]
 
-                file = self._model.tokenizer_file
-                self._tokenizer = PreTrainedTokenizerFast(tokenizer_file=file)
+                self._tokenizer = Tokenizer.from_file(self._model.tokenizer_file)
             return str(self._tokenizer.decode(list(prompt_ids)))
 
         return text

@@ -51,7 +51,7 @@ from trio_worker.standin.events import EventLog
 from trio_worker.standin.generation import Generation, Limits
 from trio_worker.standin.intake import Intake, Model
 from trio_worker.standin.pace import Pace
-from trio_worker.standin.reports import Reports
+from trio_worker.standin.reports import Publish, Reports
 from trio_worker.standin.request import FinishReason, Request
 from trio_worker.standin.script import FOREVER, Fault, FaultKind, StandInScript
 from trio_worker.standin.tokens import default_alphabet
@@ -61,6 +61,8 @@ logger = logging.getLogger(__name__)
 # Longest sleep of an idle loop: only a bound, every message wakes it.
 _IDLE_MS = 1000
 _LINGER_MS = 500
+# SGLang derives the number from the memory of a GPU if nobody sets it.
+_DEFAULT_MAX_RUNNING = 4096
 
 clock = time.perf_counter  # SGLang's time stats are on this clock
 
@@ -99,7 +101,9 @@ class StandInScheduler:
         schedule = get_schedule()
         self.generation = Generation(
             Limits(
-                max_running=script.max_running or schedule.max_running_requests,
+                max_running=script.max_running
+                or schedule.max_running_requests
+                or _DEFAULT_MAX_RUNNING,
                 queue_limit=schedule.max_queued_requests
                 if script.queue_limit is None
                 else script.queue_limit,
@@ -118,9 +122,8 @@ class StandInScheduler:
             self.generation,
             capacity=script.capacity,
             dp_rank=parallel.dp_rank or 0,
-            metrics_socket=self._channels.send_metrics_from_scheduler,
-            publishes_kv=self._with_metrics and bool(get_observability().kv_events_config),
-            snapshot_writer=_snapshot_writer(port_args),
+            metrics=_metrics_publisher(self._channels.send_metrics_from_scheduler),
+            snapshot=_snapshot_publisher(port_args),
         )
         self._control = Control(self)
         self._poller = Poller()
@@ -361,16 +364,26 @@ def _describe_model(server_args: Any) -> Model:
     )
 
 
-def _snapshot_writer(port_args: Any) -> Any:
+def _metrics_publisher(socket: Any) -> Publish | None:
+    """SGLang sends KvMetrics only with metrics on and a KV event configuration."""
+    if socket is None or not get_observability().kv_events_config:
+        return None
+    from sglang.srt.managers.scheduler_components.kv_events_publisher import KvMetrics
+
+    return lambda fields: io_struct.sock_send(socket, KvMetrics(**fields))
+
+
+def _snapshot_publisher(port_args: Any) -> Publish | None:
     """As in SGLang, a scheduler without load snapshots serves all the same."""
-    from sglang.srt.managers.load_snapshot import create_load_snapshot_writer
+    from sglang.srt.managers.load_snapshot import LoadSnapshot, create_load_snapshot_writer
 
     parallel = get_parallel()
     try:
-        return create_load_snapshot_writer(port_args, parallel.dp_size, parallel.dp_rank or 0)
+        writer = create_load_snapshot_writer(port_args, parallel.dp_size, parallel.dp_rank or 0)
     except OSError as error:
         logger.warning("load snapshot writer init failed: %s", error)
         return None
+    return lambda fields: writer.write(LoadSnapshot(timestamp=time.time(), **fields))
 
 
 def _hang(ms: float) -> None:
@@ -457,11 +470,14 @@ def run(
         _load(script)
         group = ranks.lead(point)
         pipe_writer.send({**ready, "max_req_input_len": scheduler.intake.max_prompt_length})
+        # Nobody here makes cycles; what is loaded must not be walked at every few thousand tokens.
+        gc.freeze()
         scheduler.serve()
         scheduler.close()
         group.close()
     except Exception:
         logger.exception("The stand-in scheduler hit an exception")
-        os.kill(parent, signal.SIGQUIT)
+        if os.getppid() == parent:
+            os.kill(parent, signal.SIGQUIT)
         _leave(1)
     _leave(0)

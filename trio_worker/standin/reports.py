@@ -4,25 +4,25 @@
 
 from __future__ import annotations
 
-import logging
-import time
+from collections.abc import Callable
 from typing import Any
 
 from trio_worker.standin.generation import Generation
-
-logger = logging.getLogger(__name__)
 
 # Scheduler's default decode_log_interval: decode statistics come every so many steps.
 METRICS_STEPS = 40
 SNAPSHOT_S = 0.1
 
+Publish = Callable[[dict[str, Any]], None]
+
 
 class Reports:
-    """Sends KvMetrics as SGLang does (after a prefill and every METRICS_STEPS steps, never when
-    idle), and writes a load snapshot at most every SNAPSHOT_S seconds and whenever idle begins.
+    """When to publish, and what.
 
-    Nothing is sent where SGLang would send nothing: KvMetrics need --enable-metrics and a KV event
-    configuration.
+    KvMetrics go out as SGLang sends them: with the step after an arrival, every METRICS_STEPS
+    steps, never when idle. A load snapshot is written at most every SNAPSHOT_S seconds, and
+    whenever idleness begins. metrics and snapshot get the fields of ``KvMetrics`` and
+    ``LoadSnapshot``; None where SGLang would publish nothing.
     """
 
     def __init__(
@@ -31,66 +31,55 @@ class Reports:
         *,
         capacity: int,
         dp_rank: int,
-        metrics_socket: Any,
-        publishes_kv: bool,
-        snapshot_writer: Any,
+        metrics: Publish | None,
+        snapshot: Publish | None,
     ) -> None:
         self._generation = generation
         self._capacity = capacity
         self._dp_rank = dp_rank
-        self._metrics_socket = metrics_socket if publishes_kv else None
-        self._writer = snapshot_writer
+        self._metrics = metrics
+        self._snapshot = snapshot
         self._next_snapshot = 0.0
         self._steps = 0
         self._arrived = 0
         self._was_idle = True
 
     def after_tick(self, now: float) -> None:
-        """now: of the loop's monotonic clock, seconds."""
+        """now: seconds of the loop's monotonic clock."""
         generation = self._generation
         self._steps += 1
-        if generation.arrived != self._arrived or self._steps >= METRICS_STEPS:
+        arrived = generation.arrived != self._arrived
+        if self._metrics is not None and (arrived or self._steps >= METRICS_STEPS):
             self._arrived, self._steps = generation.arrived, 0
-            self._send_metrics()
-        if now >= self._next_snapshot or generation.idle != self._was_idle:
-            self._next_snapshot, self._was_idle = now + SNAPSHOT_S, generation.idle
-            self._write_snapshot()
+            self._metrics(self._metrics_fields())
+        idle = generation.idle
+        if self._snapshot is not None and (now >= self._next_snapshot or idle != self._was_idle):
+            self._next_snapshot = now + SNAPSHOT_S
+            self._snapshot(self._snapshot_fields())
+        self._was_idle = idle
 
-    def _send_metrics(self) -> None:
-        if self._metrics_socket is None:
-            return
-        from sglang.srt.managers.io_struct import sock_send
-        from sglang.srt.managers.scheduler_components.kv_events_publisher import KvMetrics
-
+    def _metrics_fields(self) -> dict[str, Any]:
         used = self._generation.used_tokens()
-        metrics = KvMetrics(
-            request_active_slots=len(self._generation.running),
-            request_total_slots=self._generation.limits.max_running or 0,
-            kv_active_blocks=used,
-            kv_total_blocks=self._capacity,
-            num_requests_waiting=len(self._generation.waiting),
-            gpu_cache_usage_perc=used / self._capacity,
-            data_parallel_rank=self._dp_rank,
-        )
-        sock_send(self._metrics_socket, metrics)
+        return {
+            "request_active_slots": len(self._generation.running),
+            "request_total_slots": self._generation.limits.max_running or 0,
+            "kv_active_blocks": used,
+            "kv_total_blocks": self._capacity,
+            "num_requests_waiting": len(self._generation.waiting),
+            "gpu_cache_usage_perc": used / self._capacity,
+            "data_parallel_rank": self._dp_rank,
+        }
 
-    def _write_snapshot(self) -> None:
-        if self._writer is None:
-            return
-        from sglang.srt.managers.load_snapshot import LoadSnapshot
-
+    def _snapshot_fields(self) -> dict[str, Any]:
         used = self._generation.used_tokens()
-        self._writer.write(
-            LoadSnapshot(
-                timestamp=time.time(),
-                dp_rank=self._dp_rank,
-                num_running_reqs=len(self._generation.running),
-                num_waiting_reqs=len(self._generation.waiting),
-                num_used_tokens=used,
-                num_total_tokens=used,
-                num_active_tokens=used,
-                max_total_num_tokens=self._capacity,
-                max_running_requests=self._generation.limits.max_running or 0,
-                token_usage=used / self._capacity,
-            )
-        )
+        return {
+            "dp_rank": self._dp_rank,
+            "num_running_reqs": len(self._generation.running),
+            "num_waiting_reqs": len(self._generation.waiting),
+            "num_used_tokens": used,
+            "num_total_tokens": used,
+            "num_active_tokens": used,
+            "max_total_num_tokens": self._capacity,
+            "max_running_requests": self._generation.limits.max_running or 0,
+            "token_usage": used / self._capacity,
+        }
