@@ -69,13 +69,13 @@ async def main(signals: StopSignals, options: WorkerOptions, config: Any, role: 
     shutdown = Shutdown(Bounds(total=options.shutdown_timeout))
     try:
         async with open_loop() as loop:
-            building = trio.CancelScope()
+            building, starting = trio.CancelScope(), trio.CancelScope()
             _attach(signals, shutdown)
             async with trio.open_nursery() as process:
                 process.start_soon(reap_orphans)
-                process.start_soon(_conduct, signals, shutdown, building, process)
+                process.start_soon(_conduct, signals, shutdown, (building, starting), process)
                 with building:
-                    await _live(loop, options, config, role, shutdown)
+                    await _live(loop, options, config, role, shutdown, starting)
         shutdown.run_deferred(loop.recorded_signal_handlers, signals.first_signal)
     except Exception as error:
         logger.exception("The worker failed outside of its tree")
@@ -85,7 +85,12 @@ async def main(signals: StopSignals, options: WorkerOptions, config: Any, role: 
 
 
 async def _live(
-    loop: WorkerLoop, options: WorkerOptions, config: Any, role: Role, shutdown: Shutdown
+    loop: WorkerLoop,
+    options: WorkerOptions,
+    config: Any,
+    role: Role,
+    shutdown: Shutdown,
+    starting: trio.CancelScope,
 ) -> None:
     """Trio. The tree below the loop; each level cleans up what it built."""
 
@@ -133,7 +138,8 @@ async def _live(
                 senders=senders,
                 shutdown=shutdown,
             )
-            await role.serve(worker)
+            with starting:
+                await role.serve(worker)
             services.start_service(garbage.keep)
             await shutdown.finished.wait()
     except Exception as error:
@@ -169,13 +175,18 @@ def _attach(signals: StopSignals, shutdown: Shutdown) -> None:
 
 
 async def _conduct(
-    signals: StopSignals, shutdown: Shutdown, building: trio.CancelScope, process: trio.Nursery
+    signals: StopSignals,
+    shutdown: Shutdown,
+    scopes: tuple[trio.CancelScope, trio.CancelScope],
+    process: trio.Nursery,
 ) -> None:
     """Trio. Wait for the first reason to stop, carry the plan out, end the tree."""
     await shutdown.requested.wait()
     signals.arm_last_resort(
         shutdown.bounds.total + LAST_RESORT_SLACK_S, reason="the shutdown plan overran"
     )
+    building, starting = scopes
+    starting.cancel()
     if shutdown.reason is StopReason.STARTUP_STOPPED:
         building.cancel()
     await shutdown.run()

@@ -45,3 +45,9 @@ class Plan:
     """Samples per prompt times prompts."""
 
     uploader: Uploader | None = None
+
+    opening: dict[str, Any] | None = None
+    """Sent before anything is submitted (a prefill's bootstrap info, rule 83)."""
+
+    closing: Callable[[], dict[str, Any] | None] | None = None
+    """Asked once the stream has ended by itself: a last response, or None (rules 83, 85)."""

@@ -141,6 +141,8 @@ class Request:
             self._flight = self._owner.take_off(plan.engine_rid, handover)
         if plan.uploader is None:
             self._handover.deliver = self._relay
+        if plan.opening is not None and not self.client_left:
+            self._send(plan.opening)
 
     # ---- signals: asyncio or Trio, synchronous ----
 
@@ -214,6 +216,7 @@ class Request:
         try:
             with self.scope:
                 await self._read()
+                self._close()
                 await self._egress.finish()
                 self._flushed = True
         except ConsumerLeft:
@@ -256,6 +259,15 @@ class Request:
                     await egress.wait_room()
                 except ConsumerLeft:
                     self.stop_for_client()
+
+    def _close(self) -> None:
+        """Trio. The stream has ended by itself."""
+        plan = self.plan
+        if plan is None or plan.closing is None or self.client_left or self.shutting_down:
+            return
+        response = plan.closing()
+        if response is not None:
+            self._send(response)
 
     def _relay(self, chunk: Chunk) -> None:
         """Trio, or asyncio in place of a wake-up. Convert one chunk and send it."""

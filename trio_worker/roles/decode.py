@@ -1,77 +1,26 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
 # SPDX-License-Identifier: Apache-2.0
 
-"""Aggregated and disaggregated decode (R9, R10): what is submitted, and how it is answered.
-
-Request building is the incumbent's, by inheritance: its ``generate`` runs with a recorder in
-place of the engine, and where it would start to stream it gives us a `Plan` instead. Nothing
-reaches the engine before the plan is carried out.
-"""
+"""Aggregated and disaggregated decode (R9, R10): what is submitted, and how it is answered."""
 
 from __future__ import annotations
 
 import copy
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from dynamo.sglang.request_handlers import DecodeWorkerHandler
 
-from compat.handover import Chunk
 from trio_worker.requests.backlog import merge_by_stream, merge_native_by_stream
 from trio_worker.requests.plan import Plan
 from trio_worker.responses import NativeResponses, TextResponses, TokenResponses
 from trio_worker.roles.control import Control
-
-
-class Submission:
-    """An ``async_generate`` call that has not been made yet."""
-
-    __slots__ = ("_call", "kwargs")
-
-    def __init__(self, call: Callable[..., Awaitable[AsyncIterator[Chunk]]], kwargs: Any) -> None:
-        self._call = call
-        self.kwargs: dict[str, Any] = kwargs
-
-    async def submit(self) -> AsyncIterator[Chunk]:
-        """asyncio. Make the call; SGLang's generator does nothing until it is iterated."""
-        return await self._call(**self.kwargs)
-
-    @property
-    def choices(self) -> int:
-        """Streams that the engine finishes for this call (1 for beam search)."""
-        return choices_of(self.kwargs.get("sampling_params"))
-
-
-class EngineRecorder:
-    """The engine as a request sees it while it is planned: ``async_generate`` is noted, not run."""
-
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-        call = engine.async_generate
-
-        @functools.wraps(call)
-        async def record(**kwargs: Any) -> Submission:
-            return Submission(call, kwargs)
-
-        self.async_generate = record
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-
-class NativeSubmission:
-    """SGLang's own ``generate_request``, wrapped by Dynamo, with what tells its streams."""
-
-    __slots__ = ("choices", "stream")
-
-    def __init__(self, stream: AsyncIterator[Chunk], choices: int) -> None:
-        self.stream = stream
-        self.choices = choices
-
-    async def submit(self) -> AsyncIterator[Chunk]:
-        """asyncio. The stream; it does nothing until it is iterated."""
-        return self.stream
+from trio_worker.roles.submission import (
+    EngineRecorder,
+    NativeSubmission,
+    Submission,
+    choices_of,
+)
 
 
 class DecodeRequests(Control, DecodeWorkerHandler):  # type: ignore[misc]
@@ -183,14 +132,3 @@ class DecodeRequests(Control, DecodeWorkerHandler):  # type: ignore[misc]
             merge=merge_native_by_stream,
             choices=stream_source.choices,
         )
-
-
-def choices_of(sampling_params: Any) -> int:
-    """Streams that SGLang finishes for one prompt: ``n``, but 1 for beam search."""
-    if isinstance(sampling_params, list):
-        return sum(choices_of(params) for params in sampling_params) or 1
-    if not isinstance(sampling_params, Mapping):
-        return 1
-    if (sampling_params.get("beam_width") or 1) > 1:
-        return 1
-    return sampling_params.get("n") or 1

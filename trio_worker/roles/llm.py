@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
 # SPDX-License-Identifier: Apache-2.0
 
-"""Aggregated and disaggregated decode (R9, R10): endpoints, services, registration.
+"""Decode and prefill (R9-R11): endpoints, services, registration.
 
 Start-up order is the incumbent's (``dynamo/sglang/init_llm.py``).
 """
@@ -18,10 +18,12 @@ import trio
 import trio_asyncio
 from dynamo.common.constants import DisaggregationMode
 from dynamo.common.utils.endpoint_types import parse_endpoint_types
-from dynamo.llm import WorkerType
+from dynamo.llm import ModelInput, ModelType, WorkerType
+from dynamo.sglang._disagg import warmup_prefill_engine
 from dynamo.sglang.health_check import (
     SglangDisaggHealthCheckPayload,
     SglangHealthCheckPayload,
+    SglangPrefillHealthCheckPayload,
 )
 from dynamo.sglang.publisher import set_forward_pass_metrics_worker_id, setup_sgl_metrics
 from dynamo.sglang.register import register_model_with_readiness_gate
@@ -31,6 +33,7 @@ from compat.facade import Facade
 from compat.runtime import WorkerRuntime
 from trio_worker import constants
 from trio_worker.roles.decode import DecodeRequests
+from trio_worker.roles.prefill import PrefillRequests
 from trio_worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -39,8 +42,8 @@ PUBLISHER_STOP_S = 0.5
 """Seconds that closing the metrics publisher waits for its asyncio task."""
 
 
-class DecodeRole:
-    """R9 and R10."""
+class LlmRole:
+    """What decode and prefill share: one generate endpoint, four control endpoints."""
 
     def engine_builder(self, config: Any, runtime: WorkerRuntime) -> Callable[[], Any]:
         """Trio. Builds ``sgl.Engine``."""
@@ -52,26 +55,16 @@ class DecodeRole:
 
     async def serve(self, worker: Worker) -> None:
         """Trio. From a built engine to a registered model."""
-        config, runtime, engine = worker.config, worker.runtime, worker.engine
-        server_args, dynamo_args = config.server_args, config.dynamo_args
+        config, runtime = worker.config, worker.runtime
+        dynamo_args = config.dynamo_args
         generate = runtime.endpoint(endpoint_name(dynamo_args))
-        if server_args.enable_trace:
+        if config.server_args.enable_trace:
             set_global_trace_level(dynamo_args.sglang_trace_level)
-
         publisher, labels = await open_publisher(worker, generate)
-        publisher.component_gauges.set_model_load_time(engine.load_seconds)
+        publisher.component_gauges.set_model_load_time(worker.engine.load_seconds)
 
-        worker_type, needs = topology(config)
-        first_token_source = await runtime.call(generate.first_token_source, worker_type)
-        handler = DecodeRequests(
-            engine.engine,
-            config,
-            publisher,
-            generate,
-            None,
-            enable_frontend_decoding=dynamo_args.frontend_decoding,
-            first_token_source=first_token_source,
-        )
+        handler = await self.make_handler(worker, publisher, generate)
+        handler.tap = worker.engine.is_tapped
         handler.attach_runtime(runtime)
         handler.register_engine_routes(runtime.runtime)
         facade = Facade(
@@ -81,20 +74,12 @@ class DecodeRole:
             worker.senders,
             constants.EGRESS_BACKLOG_FRAMES,
         )
-        payload = health_payload(config, engine.engine)
-        logger.info("Registering model with endpoint types: %s", dynamo_args.endpoint_types)
-        if dynamo_args.custom_jinja_template and "chat" not in dynamo_args.endpoint_types:
-            logger.warning(
-                "Custom Jinja template provided (--custom-jinja-template) but 'chat' not in "
-                "--dyn-endpoint-types. The chat template will be loaded but the "
-                "/v1/chat/completions endpoint will not be available."
-            )
         runtime.serve(
             generate,
             facade.generate,
             graceful_shutdown=True,
             metrics_labels=labels,
-            health_check_payload=payload,
+            health_check_payload=self.health_payload(worker),
         )
         for name, call in (
             ("load_lora", handler.load_lora),
@@ -107,41 +92,113 @@ class DecodeRole:
             )
         await runtime.register(
             lambda: register_model_with_readiness_gate(
-                engine.engine,
+                worker.engine.engine,
                 generate,
-                server_args,
+                config.server_args,
                 dynamo_args,
-                output_type=parse_endpoint_types(dynamo_args.endpoint_types),
-                worker_type=worker_type,
-                needs=needs,
                 serves_lora_load=True,
+                **self.registration(config),
             )
         )
+
+    async def make_handler(self, worker: Worker, publisher: Any, generate: Any) -> Any:
+        """Trio. The role's requests and control calls."""
+        raise NotImplementedError
+
+    def health_payload(self, worker: Worker) -> dict[str, Any]:
+        """The canary's request."""
+        raise NotImplementedError
+
+    def registration(self, config: Any) -> dict[str, Any]:
+        """How the model is announced: surface, worker type, needed peers."""
+        raise NotImplementedError
+
+
+class DecodeRole(LlmRole):
+    """R9 and R10."""
+
+    async def make_handler(self, worker: Worker, publisher: Any, generate: Any) -> DecodeRequests:
+        """Trio. With the source of the router's first-token notices."""
+        config = worker.config
+        dynamo_args = config.dynamo_args
+        first_token_source = await worker.runtime.call(
+            generate.first_token_source, self.registration(config)["worker_type"]
+        )
+        logger.info("Registering model with endpoint types: %s", dynamo_args.endpoint_types)
+        if dynamo_args.custom_jinja_template and "chat" not in dynamo_args.endpoint_types:
+            logger.warning(
+                "Custom Jinja template provided (--custom-jinja-template) but 'chat' not in "
+                "--dyn-endpoint-types. The chat template will be loaded but the "
+                "/v1/chat/completions endpoint will not be available."
+            )
+        return DecodeRequests(
+            worker.engine.engine,
+            config,
+            publisher,
+            generate,
+            None,
+            enable_frontend_decoding=dynamo_args.frontend_decoding,
+            first_token_source=first_token_source,
+        )
+
+    def health_payload(self, worker: Worker) -> dict[str, Any]:
+        """Disaggregated, it needs a bootstrap host."""
+        kind = (
+            SglangDisaggHealthCheckPayload
+            if worker.config.serving_mode == DisaggregationMode.DECODE
+            else SglangHealthCheckPayload
+        )
+        payload: dict[str, Any] = kind(
+            worker.engine.engine, use_text_input=worker.config.dynamo_args.use_sglang_tokenizer
+        ).to_dict()
+        return payload
+
+    def registration(self, config: Any) -> dict[str, Any]:
+        """Chat and completions, as ``--endpoint-types`` says."""
+        disaggregated = config.serving_mode == DisaggregationMode.DECODE
+        return {
+            "output_type": parse_endpoint_types(config.dynamo_args.endpoint_types),
+            "worker_type": WorkerType.Decode if disaggregated else WorkerType.Aggregated,
+            "needs": [[WorkerType.Prefill]] if disaggregated else [],
+        }
+
+
+class PrefillRole(LlmRole):
+    """R11."""
+
+    async def make_handler(self, worker: Worker, publisher: Any, generate: Any) -> PrefillRequests:
+        """Trio. After the warm-up: an unwarmed prefill silently drops requests.
+
+        Raises RuntimeError when the warm-up fails or takes longer than Dynamo gives it (1,800 s).
+        """
+        engine = worker.engine.engine
+        port = worker.config.server_args.disaggregation_bootstrap_port
+        try:
+            await trio_asyncio.aio_as_trio(warmup_prefill_engine)(engine, port)
+        except TimeoutError as error:
+            raise RuntimeError("Prefill warmup timed out; worker cannot serve requests") from error
+        except Exception as error:
+            raise RuntimeError(f"Prefill warmup failed: {error}") from error
+        return PrefillRequests(engine, worker.config, publisher, generate, None)
+
+    def health_payload(self, worker: Worker) -> dict[str, Any]:
+        """With the fake bootstrap host."""
+        payload: dict[str, Any] = SglangPrefillHealthCheckPayload(worker.engine.engine).to_dict()
+        return payload
+
+    def registration(self, config: Any) -> dict[str, Any]:
+        """No OpenAI surface; the legacy marker bit is for frontends that look for it."""
+        return {
+            "input_type": ModelInput.Tokens,
+            "output_type": ModelType.Prefill,
+            "worker_type": WorkerType.Prefill,
+            "needs": [[WorkerType.Decode]],
+        }
 
 
 def endpoint_name(dynamo_args: Any, endpoint: str | None = None) -> str:
     """``namespace.component.endpoint``; default: the role's generate endpoint."""
     return f"{dynamo_args.namespace}.{dynamo_args.component}.{endpoint or dynamo_args.endpoint}"
-
-
-def topology(config: Any) -> tuple[Any, list[list[Any]]]:
-    """Worker type and the peers that it needs."""
-    if config.serving_mode == DisaggregationMode.DECODE:
-        return WorkerType.Decode, [[WorkerType.Prefill]]
-    return WorkerType.Aggregated, []
-
-
-def health_payload(config: Any, engine: Any) -> dict[str, Any]:
-    """The canary's request."""
-    kind = (
-        SglangDisaggHealthCheckPayload
-        if config.serving_mode == DisaggregationMode.DECODE
-        else SglangHealthCheckPayload
-    )
-    payload: dict[str, Any] = kind(
-        engine, use_text_input=config.dynamo_args.use_sglang_tokenizer
-    ).to_dict()
-    return payload
 
 
 async def open_publisher(worker: Worker, generate: Any) -> tuple[Any, Any]:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 from trio_worker import cli
 from trio_worker.roles import Role
-from trio_worker.roles.llm import DecodeRole
+from trio_worker.roles.llm import DecodeRole, PrefillRole
 
 _ROLES: dict[cli.Role, Callable[[], Role]] = {
     cli.Role.DECODE: DecodeRole,
     cli.Role.DISAGGREGATED_DECODE: DecodeRole,
+    cli.Role.PREFILL: PrefillRole,
 }
 
 
