@@ -1,29 +1,35 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
 # SPDX-License-Identifier: Apache-2.0
 
-"""Our few flags, taken out of the command line; everything else is Dynamo's, unchanged."""
+"""Our few flags, taken out of the command line; everything else is Dynamo's, unchanged.
+
+Two steps, because one of them needs SGLang: `split_args` answers at once, `parse_config` is
+``python -m dynamo.sglang``'s own parser.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import contextlib
-import io
+import itertools
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, NoReturn
 
 from trio_worker import __version__
+from trio_worker.errors import BadArguments, ModelMissing, StartupExit, model_missing
+from trio_worker.standin import ScriptError, parse_script
 
-SHUTDOWN_TIMEOUT_ENV = "DYN_WORKER_SHUTDOWN_TOTAL_TIMEOUT_SECS"
-STAND_IN_ENV = "TRIO_WORKER_STAND_IN_SCHEDULER"
-GC_ENV = "TRIO_WORKER_GC"
-NO_TAP_ENV = "TRIO_WORKER_NO_TAP"
+PROGRAM: Final = "trio-worker"
+GC_POLICIES: Final = ("freeze", "off")
 
-GC_POLICIES = ("freeze", "off")
+_TRUE: Final = frozenset({"1", "true", "on", "yes"})
+_FALSE: Final = frozenset({"0", "false", "off", "no"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +45,243 @@ class WorkerOptions:
     tap: bool = True
     """Outputs may leave SGLang through the tap."""
     help_asked: bool = False
+    """Our part of the help has been shown; Dynamo's parser shows the rest."""
+
+
+# ---- our flags ----
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text}")
+    return value
+
+
+def _script(text: str) -> str:
+    try:
+        parse_script(text)
+    except ScriptError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+@dataclass(frozen=True)
+class _Flag:
+    """One of our flags, with its twin in the environment."""
+
+    name: str
+    env: str
+    help: str
+    arguments: Mapping[str, Any]
+
+    @property
+    def negation(self) -> str | None:
+        """The other spelling of a switch."""
+        return f"--no-{self.name[2:]}" if self.is_switch else None
+
+    @property
+    def is_switch(self) -> bool:
+        """Takes no value."""
+        return "action" in self.arguments
+
+
+_FLAGS: Final = (
+    _Flag(
+        "--shutdown-timeout",
+        "DYN_WORKER_SHUTDOWN_TOTAL_TIMEOUT_SECS",
+        "from the first request to stop until the process is gone, all phases together; default 30",
+        {"type": _seconds, "metavar": "SECONDS"},
+    ),
+    _Flag(
+        "--stand-in-scheduler",
+        "TRIO_WORKER_STAND_IN_SCHEDULER",
+        "serve from a GPU-free scheduler, for load and fault tests: 'step_ms=8', say",
+        {"type": _script, "metavar": "SCRIPT"},
+    ),
+    _Flag(
+        "--gc-policy",
+        "TRIO_WORKER_GC",
+        "freeze: freeze the heap after start-up and run no full collection while streams are "
+        "live; off: leave Python's collector as it is; default freeze",
+        {"choices": GC_POLICIES},
+    ),
+    _Flag(
+        "--tap",
+        # Named for the exception, which is what one sets.
+        "TRIO_WORKER_NO_TAP",
+        "take outputs from SGLang where they arrive (default), or --no-tap: by SGLang's own path, "
+        "one wake-up each",
+        {"action": argparse.BooleanOptionalAction},
+    ),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parses our flags only, each absent unless given; says where a bad value came from."""
+
+    source = ""
+
+    def __init__(self) -> None:
+        super().__init__(
+            prog=PROGRAM,
+            add_help=False,
+            allow_abbrev=False,
+            argument_default=argparse.SUPPRESS,
+            usage="%(prog)s [trio-worker options] [options of python -m dynamo.sglang]",
+        )
+        ours = self.add_argument_group(f"{PROGRAM} options")
+        for flag in _FLAGS:
+            ours.add_argument(
+                flag.name, **flag.arguments, help=f"{flag.help} (env {flag.env})".replace("%", "%%")
+            )
+
+    def error(self, message: str) -> NoReturn:
+        super().error(f"{message} (from {self.source})" if self.source else message)
+
+
+def split_args(
+    argv: Sequence[str], env: Mapping[str, str] = os.environ
+) -> tuple[WorkerOptions, list[str]]:
+    """Neither flavour. Our options, and what is left for Dynamo's parser, in its order.
+
+    Ours are taken wherever they stand before ``--``, as ``--flag value`` or ``--flag=value``, only
+    when spelt out; the command line wins over the environment. Imports nothing slow. As argparse
+    does: raises ``SystemExit(2)`` after usage for a bad value, ``SystemExit(0)`` after the answer
+    to ``--version``; our part of the help is printed here, for Dynamo's takes 20 s to come.
+    """
+    ours, remaining = _take_out(argv)
+    asked = remaining[: remaining.index("--")] if "--" in remaining else remaining
+    parser = _Parser()
+    if "--version" in asked:
+        print(_versions())
+        raise SystemExit(0)
+    given = vars(parser.parse_args(ours))
+    for flag in _FLAGS:
+        destination = flag.name[2:].replace("-", "_")
+        if destination not in given and (text := env.get(flag.env, "").strip()):
+            parser.source = flag.env
+            given |= vars(parser.parse_args(_as_argument(parser, flag, text)))
+    help_asked = "--help" in asked or "-h" in asked
+    if help_asked:
+        print(parser.format_help(), flush=True)
+        print("(loading SGLang for the options of dynamo.sglang)", file=sys.stderr, flush=True)
+    return WorkerOptions(**given, help_asked=help_asked), remaining
+
+
+def _take_out(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    switches = {name for flag in _FLAGS if flag.is_switch for name in (flag.name, flag.negation)}
+    valued = {flag.name for flag in _FLAGS if not flag.is_switch}
+    ours: list[str] = []
+    remaining: list[str] = []
+    tokens = iter(argv)
+    for token in tokens:
+        name, has_value, _ = token.partition("=")
+        if token == "--":
+            remaining += [token, *tokens]
+        elif name in switches or (name in valued and has_value):
+            ours.append(token)
+        elif name in valued:
+            ours += [token, *(value for value in [next(tokens, None)] if value is not None)]
+        else:
+            remaining.append(token)
+    return ours, remaining
+
+
+def _as_argument(parser: _Parser, flag: _Flag, text: str) -> list[str]:
+    """The flag that a variable stands for."""
+    if not flag.is_switch:
+        return [f"{flag.name}={text}"]
+    if text.lower() not in _TRUE | _FALSE:
+        parser.error(f"expected one of 1/0, true/false, on/off, yes/no, not {text!r}")
+    # The only switch has its variable named for the negation.
+    assert flag.negation is not None
+    return [flag.negation if text.lower() in _TRUE else flag.name]
+
+
+def _versions() -> str:
+    parts = []
+    for name, distribution in (("Dynamo", "ai-dynamo"), ("SGLang", "sglang")):
+        with contextlib.suppress(PackageNotFoundError):
+            parts.append(f"{name} {version(distribution)}")
+    return f"{PROGRAM} {__version__} ({', '.join(parts)})"
+
+
+# ---- Dynamo's flags ----
+
+
+async def parse_config(remaining: Sequence[str]) -> Any:
+    """asyncio. Dynamo's own parser, unchanged; may download a model, for which it awaits.
+
+    Returns ``dynamo.sglang.args.Config``. Raises `StartupExit`: status 2 for bad arguments, 1 for
+    a model that is not there, 0 after the help; and whatever else Dynamo and SGLang raise. Never
+    ``SystemExit``, which an asyncio loop would take for itself.
+    """
+    from dynamo.sglang.args import parse_args
+    from dynamo.sglang.gateway import effective_gateway_workers, validate_gateway_mode
+
+    _check_model_path(remaining)
+    try:
+        with _program_name():
+            config = await parse_args(list(remaining))
+        count = effective_gateway_workers(config.server_args, config.dynamo_args)
+        validate_gateway_mode(config.server_args, config.dynamo_args, count)
+    except SystemExit as leaving:
+        # argparse has said why; so has Dynamo, which leaves with 1 for flags that exclude others.
+        if leaving.code:
+            raise BadArguments from None
+        raise StartupExit(0) from None
+    except ValueError as error:
+        raise BadArguments(str(error)) from error
+    except Exception as error:
+        if (missing := model_missing(error)) is not None:
+            raise missing from error
+        raise
+    return config
+
+
+def _check_model_path(remaining: Sequence[str]) -> None:
+    """A path that can be nothing but a path is not looked up on the network."""
+    path = ""
+    for token, follower in itertools.pairwise((*remaining, "")):
+        name, has_value, value = token.partition("=")
+        if name in ("--model-path", "--model"):
+            path = value if has_value else follower
+    if path.startswith(("/", "./", "../")) and not os.path.exists(path):
+        raise ModelMissing(f"model path {path!r} does not exist")
+
+
+@contextlib.contextmanager
+def _program_name() -> Iterator[None]:
+    """argparse takes its program name from here; under ``-m`` it would be ``__main__.py``."""
+    before = sys.argv[0]
+    sys.argv[0] = PROGRAM
+    try:
+        yield
+    finally:
+        sys.argv[0] = before
+
+
+def run_parser(remaining: Sequence[str]) -> Any:
+    """Neither flavour. `parse_config` in a loop of its own, before Trio runs.
+
+    Where that ends start-up, says why in one line and leaves the process; else raises the same.
+    """
+    try:
+        return asyncio.run(parse_config(remaining))
+    except StartupExit as leaving:
+        if leaving.line:
+            print(f"{PROGRAM}: error: {leaving.line}", file=sys.stderr)
+        from trio_worker.shutdown import leave
+
+        leave(leaving.status)
+
+
+# ---- roles ----
 
 
 class Role(Enum):
-    """The incumbent's roles (R1-R16), in its order of dispatch."""
+    """The incumbent's roles (R1-R15; R16 has left before there are any arguments)."""
 
     IMAGE_DIFFUSION = "image diffusion"
     VIDEO_GENERATION = "video generation"
@@ -61,117 +300,24 @@ class Role(Enum):
     PREFILL = "disaggregated prefill"
 
 
-class RoleNotBuilt(Exception):
+class RoleNotBuilt(BadArguments):
     """A role that this worker does not serve yet."""
 
     def __init__(self, role: Role) -> None:
         super().__init__(
-            f"trio_worker does not serve the role '{role.value}' yet: "
+            f"{PROGRAM} does not serve the role '{role.value}' yet: "
             "use python -m dynamo.sglang for it"
         )
         self.role = role
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be more than 0 seconds, not {text}")
-    return value
-
-
-def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="trio-worker", add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS
-    )
-    ours = parser.add_argument_group("trio-worker options")
-    ours.add_argument(
-        "--shutdown-timeout",
-        type=_seconds,
-        default=env.get(SHUTDOWN_TIMEOUT_ENV) or "30",
-        metavar="SECONDS",
-        help="from the first request to stop until the process is gone, all phases together "
-        f"(env {SHUTDOWN_TIMEOUT_ENV}, default 30)",
-    )
-    ours.add_argument(
-        "--stand-in-scheduler",
-        default=env.get(STAND_IN_ENV) or None,
-        metavar="SCRIPT",
-        help="serve from a GPU-free scheduler for load and fault tests, for example "
-        f"'step_ms=8' (env {STAND_IN_ENV})",
-    )
-    ours.add_argument(
-        "--gc-policy",
-        choices=GC_POLICIES,
-        default=env.get(GC_ENV) or "freeze",
-        help="freeze: freeze the heap after start-up and run no full collection while streams "
-        f"are live; off: Python's default (env {GC_ENV})",
-    )
-    ours.add_argument(
-        "--no-tap",
-        action="store_true",
-        default=bool(env.get(NO_TAP_ENV)),
-        help=f"let all outputs take SGLang's own path, one wake-up each (env {NO_TAP_ENV}=1)",
-    )
-    return parser
-
-
-def split_args(
-    argv: Sequence[str], env: Mapping[str, str] = os.environ
-) -> tuple[WorkerOptions, list[str]]:
-    """Pure but for usage errors. Our options, and what is left for Dynamo's parser.
-
-    Imports nothing slow. Raises ``SystemExit(2)`` with usage for a bad value, ``SystemExit(0)``
-    for ``--version``.
-    """
-    if "--version" in argv:
-        print(f"trio-worker {__version__}")
-        raise SystemExit(0)
-    parser = _parser(env)
-    parsed, remaining = parser.parse_known_args(list(argv))
-    options = WorkerOptions(
-        shutdown_timeout=parsed.shutdown_timeout,
-        stand_in_scheduler=parsed.stand_in_scheduler,
-        gc_policy=parsed.gc_policy,
-        tap=not parsed.no_tap,
-        help_asked="--help" in remaining or "-h" in remaining,
-    )
-    return options, remaining
-
-
-def our_help() -> str:
-    """The text about our flags, to stand apart from Dynamo's."""
-    return _parser(os.environ).format_help()
-
-
-async def parse_config(remaining: Sequence[str]) -> Any:
-    """asyncio. Dynamo's own parser; may download a model.
-
-    Returns ``dynamo.sglang.args.Config``. Raises ``SystemExit(2)`` for bad arguments, and what
-    Dynamo and SGLang raise for a model that they can't find.
-    """
-    from dynamo.sglang.args import parse_args
-
-    if "--help" in remaining or "-h" in remaining:
-        shown = io.StringIO()
-        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            await parse_args(["--help"])
-        print(shown.getvalue())
-        print(our_help())
-        raise SystemExit(0)
-    try:
-        return await parse_args(list(remaining))
-    except SystemExit as leaving:
-        # Combinations that contradict each other leave with 1; they are bad arguments.
-        raise SystemExit(2 if leaving.code else 0) from None
-    except ValueError as error:
-        print(f"trio-worker: error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-
-
 def role_of(config: Any) -> Role:
-    """Which role a parsed configuration selects; the first match wins, as in the incumbent."""
+    """Which role a parsed configuration selects; the first match wins (``dynamo/sglang/main.py``).
+
+    Needs SGLang imported. The environment decides for children of a gateway and for snapshots.
+    """
     from dynamo.common.constants import DisaggregationMode
-    from dynamo.common.snapshot.constants import SNAPSHOT_CONTROL_DIR_ENV
+    from dynamo.common.snapshot.lifecycle import is_snapshot_enabled
     from dynamo.sglang.gateway import gateway_worker_count, is_gateway_child
 
     args, server_args = config.dynamo_args, config.server_args
@@ -185,7 +331,7 @@ def role_of(config: Any) -> Role:
         (lambda: args.multimodal_encode_worker, Role.MULTIMODAL_ENCODE),
         (lambda: args.multimodal_worker and not prefill, Role.MULTIMODAL),
         (lambda: args.multimodal_worker, Role.MULTIMODAL_PREFILL),
-        (lambda: bool(os.environ.get(SNAPSHOT_CONTROL_DIR_ENV)), Role.SNAPSHOT),
+        (is_snapshot_enabled, Role.SNAPSHOT),
         (is_gateway_child, Role.GATEWAY_CHILD),
         (lambda: gateway_worker_count(server_args, args) > 1, Role.GATEWAY_LEADER),
         (lambda: server_args.node_rank >= 1, Role.NON_LEADER),
@@ -193,12 +339,4 @@ def role_of(config: Any) -> Role:
         (lambda: prefill, Role.PREFILL),
         (lambda: decode, Role.DISAGGREGATED_DECODE),
     )
-    for selects, role in tests:
-        if selects():
-            return role
-    return Role.DECODE
-
-
-def run_parser(remaining: Sequence[str]) -> Any:
-    """Neither flavour. `parse_config` in a loop of its own, before Trio runs."""
-    return asyncio.run(parse_config(remaining))
+    return next((role for selects, role in tests if selects()), Role.DECODE)
