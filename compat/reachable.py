@@ -146,6 +146,22 @@ def check_ports() -> None:
             _check_port(f"{port_name}={text}", host, int(text))
 
 
+def check_engine_ports(server_args: Any) -> None:
+    """Neither flavour. Raise `PortUnavailable` for a port that SGLang's schedulers can't have.
+
+    They would tell only in a traceback of their own, after their imports. `server_args` are
+    SGLang's; the rendezvous listens on rank 0 (``--dist-init-addr``, else ``--nccl-port``).
+    """
+    if getattr(server_args, "node_rank", 0):
+        return
+    _, _, dist_port = (getattr(server_args, "dist_init_addr", None) or "").rpartition(":")
+    nccl_port = getattr(server_args, "nccl_port", None)
+    if dist_port.isdecimal():
+        _check_port(f"--dist-init-addr {server_args.dist_init_addr}", "0.0.0.0", int(dist_port))
+    elif nccl_port:
+        _check_port(f"--nccl-port {nccl_port}", "0.0.0.0", nccl_port)
+
+
 def _check_port(name: str, host: str, port: int) -> None:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

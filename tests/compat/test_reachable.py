@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ import trio.testing
 
 from compat.reachable import (
     Service,
+    check_engine_ports,
     check_ports,
     describe,
     patience_of_runtime,
@@ -243,3 +245,21 @@ def test_a_host_that_does_not_resolve_is_left_to_the_runtime(
     monkeypatch.setenv("DYN_SYSTEM_HOST", "no.such.host.invalid")
     monkeypatch.setenv("DYN_SYSTEM_PORT", "6000")
     check_ports()
+
+
+@pytest.mark.parametrize("flag", ["nccl_port", "dist_init_addr"])
+def test_a_rendezvous_port_that_is_taken_is_named_by_its_flag(flag: str) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        value = port if flag == "nccl_port" else f"head:{port}"
+        name = f"--{flag.replace('_', '-')} {value}"
+        with pytest.raises(PortUnavailable, match=f"^{name}: can't listen on"):
+            check_engine_ports(SimpleNamespace(**{flag: value}))
+        # Rank 0 is elsewhere.
+        check_engine_ports(SimpleNamespace(node_rank=1, **{flag: value}))
+    check_engine_ports(SimpleNamespace(**{flag: value}))
+
+
+def test_engine_ports_that_sglang_chooses_are_not_looked_at() -> None:
+    check_engine_ports(SimpleNamespace(node_rank=0, nccl_port=None, dist_init_addr=None))
+    check_engine_ports(SimpleNamespace())
