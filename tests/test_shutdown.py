@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import trio
@@ -1000,6 +1001,21 @@ def test_leave_kills_what_is_left() -> None:
             assert stat.read().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
         pass
+
+
+def test_leave_removes_temporary_directories() -> None:
+    child = run_child(
+        """
+        import tempfile
+        from trio_worker.shutdown import leave
+        folder = tempfile.TemporaryDirectory()
+        print(folder.name)
+        leave(0, kill=lambda: [])
+        """
+    )
+    assert child.returncode == 0
+    assert child.stderr == ""
+    assert not Path(child.stdout.strip()).exists()
 
 
 def test_leave_does_not_wait_for_a_handler_that_is_stuck() -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
@@ -32,8 +33,8 @@ def leave(
 
     Not by returning: interpreter teardown takes 3.4 s with SGLang loaded, waits for threads of
     others, and loses nothing that matters (DESIGN §6). Whatever of ours still lives is killed
-    first; what survives that makes the status 70. `tidy` is what ``atexit`` would have done and
-    is still wanted; it shares `FLUSH_S` with flushing.
+    first; what survives that makes the status 70. Of what ``atexit`` would do, temporary
+    directories are removed and `tidy` is called; both share `FLUSH_S` with flushing.
     """
     try:
         if survivors := kill():
@@ -47,7 +48,9 @@ def leave(
 
 
 def _tidy_and_flush(tidy: Sequence[Callable[[], object]]) -> None:
-    for function in tidy:
+    # Private, so probed; it removes every `TemporaryDirectory`, SGLang's metrics folder among them.
+    finalize = getattr(weakref.finalize, "_exitfunc", None)
+    for function in (*tidy, *([finalize] if finalize is not None else [])):
         try:
             function()
         except Exception:

@@ -112,7 +112,7 @@ class Shutdown:
                 self._worsen(ExitStatus.FAILED)
             self.requested.set()
         elif self._is_consequence(reason):
-            logger.info("Stopping already, hence: %s", _because(reason, detail))
+            logger.info("Stopping already: %s", _because(reason, detail))
         else:
             logger.error("While stopping: %s", _because(reason, detail))
             self._worsen(ExitStatus.FAILED)
