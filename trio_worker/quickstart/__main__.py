@@ -9,6 +9,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import trio
@@ -22,9 +23,14 @@ from trio_worker.quickstart.cluster import (
     ProcessDied,
     open_cluster,
 )
-from trio_worker.quickstart.recitation import PASSAGE, recitation_model
+from trio_worker.quickstart.recitation import PASSAGE, BuildFailed, obtain_model
 
-QUESTION = "Please recite the passage."
+RECITE = ("Please recite the passage.", len(PASSAGE) + 100)
+SAY_HELLO = ("Say hello.", 100)
+"""What is asked, and how many tokens the answer may have."""
+
+INTERRUPTED = 130
+"""Exit status of a smoke test that was stopped before its end, as a shell gives it."""
 
 MILESTONES = (
     ("dynamo runtime configuration", "imports done, connecting to discovery"),
@@ -54,75 +60,77 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         argv, worker_args = argv[:cut], argv[cut + 1 :]
     parser = argparse.ArgumentParser(prog="python -m trio_worker.quickstart")
     parser.add_argument("--smoke", action="store_true", help="one request, then an ordered stop")
-    parser.add_argument("--model", type=Path, help="folder of another model")
+    parser.add_argument("--model", help="another model: a folder, or a name on a hub")
     parser.add_argument("--port", type=int, default=None, help="HTTP port of the frontend")
     parser.add_argument("--worker", default="trio_worker", help="module of the worker")
     parser.add_argument("--logs", type=Path, help="keep the logs in this folder")
     return parser.parse_args(argv), worker_args
 
 
+@dataclass
+class Stopped:
+    """How the cluster ended; a session that is cancelled can't return it."""
+
+    well: bool = True
+
+
 async def run(options: argparse.Namespace, worker_args: Sequence[str]) -> int:
     """Trio. The launcher's exit status."""
     clock = Clock()
-    recites = options.model is None
-    model = options.model or await trio.to_thread.run_sync(recitation_model, clock.say)
-    # A GPU, if there is one, is for models that somebody has named.
-    args = [*(CPU_ENGINE_ARGS if recites else ()), *worker_args]
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as stops:
-        async with (
-            open_cluster(
-                model,
-                model_name="recitation" if recites else model.name,
-                port=options.port,
-                keep=options.logs,
-            ) as cluster,
-            trio.open_nursery() as nursery,
-        ):
-            status = 1
+    stopped = Stopped()
+    status = None
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stops:
+        async with trio.open_nursery() as nursery:
 
             async def session() -> None:
                 nonlocal status
-                status = await _session(cluster, clock, options, args, recites)
+                try:
+                    status = await _session(clock, options, worker_args, stopped)
+                except (BuildFailed, ProcessDied, trio.TooSlowError) as error:
+                    print(str(error) or "too slow: see the logs", file=sys.stderr)
+                    status = 1
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(session)
-            async for _ in stops:
-                status = 0 if not options.smoke else 130
+            async for number in stops:
+                clock.say(signal.Signals(number).name)
                 nursery.cancel_scope.cancel()
-        # The block above has stopped what was left; orderly() says how.
-        return status
+    if status is None:  # stopped on request: that is how serving ends, and not how a test ends
+        status = INTERRUPTED if options.smoke else 0
+    return status if stopped.well else status or 1
 
 
 async def _session(
-    cluster: Cluster,
-    clock: Clock,
-    options: argparse.Namespace,
-    args: Sequence[str],
-    recites: bool,
+    clock: Clock, options: argparse.Namespace, worker_args: Sequence[str], stopped: Stopped
 ) -> int:
-    try:
-        await cluster.start_frontend()
-        clock.say(f"frontend starts on http://{HOST}:{cluster.port}")
-        worker = await cluster.start_worker(*args, module=options.worker)
-        clock.say(f"worker starts (python -m {options.worker}); imports take 20 to 40 seconds")
-        await _wait_ready(cluster, worker, clock)
-        answer = await _ask(cluster, clock)
-    except ProcessDied as error:
-        print(error, file=sys.stderr)
-        return 1
-    right = answer.done and not answer.errors and (not recites or answer.text == PASSAGE)
-    if not options.smoke:
-        _invite(cluster)
+    recites = options.model is None
+    model = options.model or await obtain_model(clock.say)
+    async with open_cluster(
+        model,
+        model_name="recitation" if recites else str(options.model),
+        port=options.port,
+        keep=options.logs,
+    ) as cluster:
         try:
-            await worker.popen.wait()
-            clock.say(f"the worker ended by itself, status {worker.returncode}")
-            print(worker.tail(), file=sys.stderr)
-            return 1
+            await cluster.start_frontend()
+            clock.say(f"frontend starts on http://{HOST}:{cluster.port}")
+            # A GPU, if there is one, is for models that somebody has named.
+            args = [*(CPU_ENGINE_ARGS if recites else ()), *worker_args]
+            worker = await cluster.start_worker(*args, module=options.worker)
+            clock.say(f"worker starts (python -m {options.worker}): imports take 20 to 40 seconds")
+            await _wait_ready(cluster, worker, clock)
+            answer = await _ask(cluster, clock, *(RECITE if recites else SAY_HELLO))
+            right = answer.done and not answer.errors
+            if recites:
+                right = right and answer.text == PASSAGE
+                clock.say("the answer is word for word right" if right else "the answer is WRONG")
+            if not options.smoke:
+                _invite(cluster)
+                await worker.popen.wait()
+                raise ProcessDied(f"the worker ended, status {worker.returncode}:\n{worker.tail()}")
+            return 0 if right else 1
         finally:
-            await _orderly_stop(cluster, clock)
-    clock.say(f"the answer is {'word for word right' if right else 'WRONG'}")
-    stopped_well = await _orderly_stop(cluster, clock)
-    return 0 if right and stopped_well else 1
+            stopped.well = await _orderly_stop(cluster, clock)
 
 
 async def _wait_ready(cluster: Cluster, worker: Process, clock: Clock) -> None:
@@ -145,15 +153,20 @@ async def _wait_ready(cluster: Cluster, worker: Process, clock: Clock) -> None:
     clock.say("the frontend lists the model")
 
 
-async def _ask(cluster: Cluster, clock: Clock) -> Answer:
-    clock.say(f"asking: {QUESTION}")
+async def _ask(cluster: Cluster, clock: Clock, question: str, max_tokens: int) -> Answer:
+    clock.say(f"asking: {question}")
 
     def show(piece: str) -> None:
         sys.stdout.write(piece)
         sys.stdout.flush()
 
     answer = await chat(
-        cluster.port, cluster.model_name, QUESTION, max_tokens=1900, temperature=0, on_text=show
+        cluster.port,
+        cluster.model_name,
+        question,
+        max_tokens=max_tokens,
+        temperature=0,
+        on_text=show,
     )
     print(flush=True)
     for error in answer.errors:
@@ -168,8 +181,8 @@ Ready: http://{HOST}:{cluster.port}/v1
 
     curl -N http://{HOST}:{cluster.port}/v1/chat/completions \\
       -H 'Content-Type: application/json' \\
-      -d '{{"model": "{cluster.model_name}", "stream": true, "max_tokens": 1900,
-           "temperature": 0, "messages": [{{"role": "user", "content": "Please recite."}}]}}'
+      -d '{{"model": "{cluster.model_name}", "stream": true, "max_tokens": 1500,
+           "temperature": 0, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
 
 Logs: {cluster.folder}. Ctrl-C stops the worker, then the frontend.""",
         flush=True,

@@ -41,25 +41,41 @@ class Answer:
         return self.texts.get(0, "")
 
 
+@dataclass(slots=True)
+class Event:
+    """One server-sent event."""
+
+    kind: str = ""
+    data: str = ""
+    comment: str = ""
+    """Comments of a plain event keep the connection alive; those of an error event explain it."""
+
+
 class EventReader:
-    """Server-sent events out of bytes; pure."""
+    """Server-sent events out of bytes, however they are cut; pure."""
 
     def __init__(self) -> None:
         self._rest = b""
+        self._event = Event()
 
-    def feed(self, data: bytes) -> list[tuple[str, str]]:
-        """The (kind, text) of each line that `data` completes: data, event or comment."""
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that `data` completes: an empty line ends one."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
         found = []
         for line in lines:
-            line = line.rstrip(b"\r")
-            if line.startswith(b"data:"):
-                found.append(("data", line[5:].strip().decode()))
-            elif line.startswith(b"event:"):
-                found.append(("event", line[6:].strip().decode()))
-            elif line.startswith(b":"):
-                found.append(("comment", line[1:].strip().decode()))
+            text = line.rstrip(b"\r").decode()
+            name, _, value = text.partition(":")
+            value = value.removeprefix(" ")
+            if not text:
+                if self._event != Event():
+                    found.append(self._event)
+                    self._event = Event()
+            elif name == "data":
+                self._event.data += ("\n" if self._event.data else "") + value
+            elif name == "event":
+                self._event.kind = value
+            elif not name:
+                self._event.comment += value
         return found
 
 
@@ -160,8 +176,8 @@ async def _read(
     while True:
         part = body.feed(rest)
         if streamed:
-            for kind, text in events.feed(part):
-                _take_event(kind, text, answer, on_text)
+            for event in events.feed(part):
+                _take_event(event, answer, on_text)
         else:
             whole += part
         if body.complete:
@@ -171,30 +187,26 @@ async def _read(
             if not streamed and body._left is None:
                 break
             answer.errors.append("closed before the end of the body")
-            break
+            return
     if not streamed:
         _take_whole(whole, answer)
 
 
-def _take_event(
-    kind: str, text: str, answer: Answer, on_text: Callable[[str], None] | None
-) -> None:
-    if kind == "comment":
-        answer.errors.append(text)
+def _take_event(event: Event, answer: Answer, on_text: Callable[[str], None] | None) -> None:
+    if event.kind == "error":
+        answer.errors.append(event.comment or event.data or "error event")
         return
-    if kind == "event":
-        if text == "error":
-            answer.errors.append("error event")
-        return
-    if text == "[DONE]":
+    if event.data == "[DONE]":
         answer.done = True
         return
-    event = json.loads(text)
-    if "error" in event:
-        answer.errors.append(text)
-    if event.get("usage"):
-        answer.usage = event["usage"]
-    for choice in event.get("choices", ()):
+    if not event.data:
+        return
+    chunk = json.loads(event.data)
+    if "error" in chunk:
+        answer.errors.append(event.data)
+    if chunk.get("usage"):
+        answer.usage = chunk["usage"]
+    for choice in chunk.get("choices", ()):
         index = choice["index"]
         piece = choice["text"] if "text" in choice else choice["delta"].get("content") or ""
         if piece:

@@ -13,8 +13,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,9 @@ import trio
 
 from compat.processes import descendants
 from trio_worker.quickstart.chat import HOST, get
+
+DISCOVERY = "DYN_FILE_KV"
+"""The variable that names the folder of file discovery."""
 
 READY_LINE = "Model registration succeeded"
 """What both workers log once they are registered."""
@@ -31,6 +34,9 @@ READY_S = 300.0
 
 STOP_S = 45.0
 """Seconds that a process may take to stop before it is killed."""
+
+LINGER_S = 5.0
+"""Seconds that killed processes get to be gone."""
 
 CPU_ENGINE_ARGS = (
     "--device",
@@ -113,12 +119,11 @@ class Cluster:
 
     folder: Path
     port: int
-    model: Path
+    model: Path | str
     model_name: str
     env: dict[str, str]
     frontend: Process | None = None
     workers: list[Process] = field(default_factory=list)
-    _families: set[int] = field(default_factory=set)
 
     async def start_frontend(self, *args: str) -> Process:
         """Trio. ``dynamo.frontend``; up within a second or two."""
@@ -174,9 +179,7 @@ class Cluster:
         )
 
     async def stop(self, process: Process, seconds: float = STOP_S) -> int:
-        """Trio. SIGTERM, wait, SIGKILL to its whole session if that takes too long."""
-        family = process.family() if process.popen.poll() is None else []
-        self._families.update(family)
+        """Trio. SIGTERM, wait, SIGKILL to its whole family if that takes too long."""
         if process.popen.poll() is None:
             process.signal(signal.SIGTERM)
             with trio.move_on_after(seconds):
@@ -186,28 +189,35 @@ class Cluster:
 
     def kill(self, process: Process) -> None:
         """SIGKILL to the process and all of its descendants."""
-        for pid in process.family():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        _kill(process.family())
 
     async def stop_all(self) -> dict[str, int]:
-        """Trio. Workers first, then the frontend; the exit status of each by name."""
-        statuses = {}
-        for worker in self.workers:
-            statuses[worker.name] = await self.stop(worker)
+        """Trio. Workers first, at once, then the frontend; the exit status of each by name."""
+        statuses: dict[str, int] = {}
+
+        async def stop(process: Process) -> None:
+            statuses[process.name] = await self.stop(process)
+
+        async with trio.open_nursery() as nursery:
+            for worker in self.workers:
+                nursery.start_soon(stop, worker)
         if self.frontend is not None:
-            statuses["frontend"] = await self.stop(self.frontend)
+            await stop(self.frontend)
         return statuses
 
     def left_behind(self) -> list[int]:
-        """Processes of stopped members that still live."""
-        return sorted(pid for pid in self._families if Path(f"/proc/{pid}").exists())
+        """Living processes of this cluster that no living member of it answers for.
+
+        Found by the discovery folder in their environment, which all of them inherit: neither a
+        dead parent nor a session of its own hides one. Linux only.
+        """
+        members = [*self.workers, *([self.frontend] if self.frontend else [])]
+        answered_for = {pid for one in members if one.popen.poll() is None for pid in one.family()}
+        return sorted(set(_processes_with(DISCOVERY, self.env[DISCOVERY])) - answered_for)
 
     def registered(self) -> list[Path]:
         """Instances that discovery shows."""
-        return [path for path in (self.folder / "kv").rglob("*") if path.is_file()]
+        return [path for path in Path(self.env[DISCOVERY]).rglob("*") if path.is_file()]
 
 
 def free_port() -> int:
@@ -218,9 +228,42 @@ def free_port() -> int:
         return port
 
 
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _processes_with(variable: str, value: str) -> Iterator[int]:
+    """Living processes of this user that were started with `variable` set to `value`."""
+    wanted = f"{variable}={value}".encode()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            # Others' processes and those that just went have nothing to tell; a zombie's is empty.
+            with suppress(OSError):
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    yield int(folder.name)
+
+
+def _environment(model: Path | str, discovery: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """What frontend and workers find in their environment: discovery by files, loopback only."""
+    return {
+        **os.environ,
+        "DYN_DISCOVERY_BACKEND": "file",
+        DISCOVERY: str(discovery),
+        "DYN_REQUEST_PLANE": "tcp",
+        "DYN_EVENT_PLANE": "zmq",
+        "DYN_TCP_RPC_HOST": HOST,
+        # A local folder is complete: nothing is asked of a hub.
+        **({"HF_HUB_OFFLINE": "1"} if Path(model).is_dir() else {}),
+        "PYTHONUNBUFFERED": "1",
+        **more,
+    }
+
+
 @asynccontextmanager
 async def open_cluster(
-    model: Path,
+    model: Path | str,
     *,
     model_name: str = "recitation",
     port: int | None = None,
@@ -229,35 +272,27 @@ async def open_cluster(
 ) -> AsyncIterator[Cluster]:
     """Trio. An empty cluster with private file discovery; everything is stopped on leaving.
 
+    `model`: a folder, or the name of a model on a hub.
     `keep`: folder for logs that stays; default: a temporary one that goes.
     """
     folder = keep or Path(tempfile.mkdtemp(prefix="trio-worker-"))
-    (folder / "kv").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Private and new, also where logs are kept from run to run.
+    discovery = Path(tempfile.mkdtemp(prefix="discovery-", dir=folder.resolve()))
     cluster = Cluster(
         folder=folder,
         port=port or free_port(),
         model=model,
         model_name=model_name,
-        env={
-            **os.environ,
-            "DYN_DISCOVERY_BACKEND": "file",
-            "DYN_FILE_KV": str(folder / "kv"),
-            "DYN_REQUEST_PLANE": "tcp",
-            "DYN_EVENT_PLANE": "zmq",
-            "DYN_TCP_RPC_HOST": HOST,
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONUNBUFFERED": "1",
-            **(env or {}),
-        },
+        env=_environment(model, discovery, env or {}),
     )
     try:
         yield cluster
     finally:
-        with trio.CancelScope(shield=True):
-            async with trio.open_nursery() as nursery:
-                for worker in cluster.workers:
-                    nursery.start_soon(cluster.stop, worker)
-            if cluster.frontend is not None:
-                await cluster.stop(cluster.frontend)
-        if keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
+        with trio.CancelScope(shield=True):  # bounded: STOP_S and LINGER_S
+            await cluster.stop_all()
+            with trio.move_on_after(LINGER_S):
+                while left := cluster.left_behind():
+                    _kill(left)
+                    await trio.sleep(0.02)
+        shutil.rmtree(discovery if keep else folder, ignore_errors=True)

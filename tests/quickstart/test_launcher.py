@@ -1,0 +1,27 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pytest
+
+from trio_worker.quickstart.__main__ import parse
+
+
+def test_what_follows_the_dashes_is_the_workers() -> None:
+    options, worker_args = parse(["--smoke", "--", "--tp", "2", "--", "x"])
+    assert options.smoke
+    assert worker_args == ["--tp", "2", "--", "x"]
+
+
+def test_defaults() -> None:
+    options, worker_args = parse([])
+    assert (options.smoke, options.model, options.worker) == (False, None, "trio_worker")
+    assert worker_args == []
+
+
+def test_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(["--nonsense"])
+    assert caught.value.code == 2
+    assert "--nonsense" in capsys.readouterr().err
