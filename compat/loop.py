@@ -52,10 +52,9 @@ BATCH_CALLBACKS: Final = 256
 BATCH_SECONDS: Final = 0.001
 """A batch that has taken this long is over. A checkpoint costs about 6 µs, so this wastes < 1 %."""
 
-SLICE_CALLBACKS: Final = 32
-"""Most callbacks between two looks at the clock. A batch begins with one and doubles, so that slow
-callbacks exceed its time by little more than one of them, and cheap ones seldom pay for the look.
-"""
+SLICE_CALLBACKS: Final = 8
+"""Most callbacks between two looks at the clock. A batch begins with one and doubles: a few slow
+callbacks end it soon, many cheap ones seldom pay for the look."""
 
 THREADS: Final = 40
 """Threads for `run_in_executor(None, ...)`: Trio's own default, but a limit of its own, so that
@@ -111,7 +110,8 @@ class _Stop:
         self.waiter = waiter
 
     def _run(self) -> NoReturn:
-        self.loop._stopped.set()
+        if not self.loop._closing:
+            self.loop._stopped.set()
         self.waiter.set()
         raise _BatchOver
 
@@ -202,13 +202,14 @@ class WorkerLoop(TrioEventLoop):  # type: ignore[misc]  # trio_asyncio has no ty
         self._selector = selectors.DefaultSelector()
         self._add_reader(self._ssock.fileno(), self._read_from_self)
 
-        self._default_executor = _Threads()
+        self._threads = self._default_executor = _Threads()
 
         self._runner: trio.lowlevel.Task | None = None
         self._alarm = trio.CancelScope()
         self._idle = False  # True: nobody will look at the queue unless told to
         self._announced = False  # True: a byte in the self-pipe has not been read yet
         self._starting: trio.Event | None = None
+        self._closing = False
         self._finished = False
 
         self._joining: set[asyncio.Task[Any]] = set()
@@ -351,15 +352,18 @@ class WorkerLoop(TrioEventLoop):  # type: ignore[misc]  # trio_asyncio has no ty
             self._timers_cancelled += 1
 
     def _rouse(self) -> None:
-        """Wake the runner, which must be parked (`_idle` is set)."""
+        """Wake the runner if it is parked (`_idle` is set)."""
         if threading.get_ident() != self._thread_ident:
             # A library that calls call_soon() from the wrong thread; asyncio forgives that too.
             self._announced = True
             self._write_to_self()
             return
-        self._idle = False
-        assert self._runner is not None
-        trio.lowlevel.reschedule(self._runner)
+        # Looked at once more, with nothing in between: the garbage collector may have run on the
+        # way here, and a finalizer of a transport calls call_soon() too.
+        if self._idle:
+            self._idle = False
+            assert self._runner is not None
+            trio.lowlevel.reschedule(self._runner)
 
     # ---- draining ----
 
@@ -379,8 +383,10 @@ class WorkerLoop(TrioEventLoop):  # type: ignore[misc]  # trio_asyncio has no ty
         try:
             if timers:
                 self._take_due_timers()
-            while left > 0:
-                count = min(len(ready), left, size)
+            while left >= size:
+                count = len(ready)
+                if count > size:
+                    count = size
                 for _ in range(count):
                     entry = ready.popleft()
                     if not entry._cancelled:
@@ -399,6 +405,10 @@ class WorkerLoop(TrioEventLoop):  # type: ignore[misc]  # trio_asyncio has no ty
             pass
         except (SystemExit, KeyboardInterrupt) as exc:
             self._request_exit(exc)
+        except Exception as exc:
+            # A callback's own errors never get here. This one is the loop's, which has to go on
+            # as well as it can until the body's and the tasks' cleanup is over.
+            self._end_body(exc)
         finally:
             _set_running_loop(None)
             sniffio_thread.name = library
@@ -453,8 +463,7 @@ class WorkerLoop(TrioEventLoop):  # type: ignore[misc]  # trio_asyncio has no ty
 
     def _alarm_rang(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         # Waking up is all that is wanted; raising Cancelled to catch it again would cost more.
-        if self._idle:
-            self._rouse()
+        self._rouse()
         return trio.lowlevel.Abort.FAILED
 
     @trio.lowlevel.enable_ki_protection
@@ -591,6 +600,8 @@ class WorkerLoop(TrioEventLoop):  # type: ignore[misc]  # trio_asyncio has no ty
             self.call_exception_handler(
                 {"message": "Exception in on_exit_request", "exception": error}
             )
+        except BaseException as error:
+            self._end_body(error)
 
     def _end_body(self, exc: BaseException) -> None:
         if self._exit_request is not None:
@@ -609,7 +620,8 @@ class WorkerLoop(TrioEventLoop):  # type: ignore[misc]  # trio_asyncio has no ty
     def stop(self, waiter: trio.Event | None = None) -> trio.Event:
         """Run nothing after what is queued now; sets and returns `waiter`.
 
-        Closing runs the loop again, as `asyncio.run` does, so that its tasks can end.
+        Closing runs the loop again, as `asyncio.run` does, so that its tasks can end; from then on
+        this is without effect.
         """
         if waiter is None:
             waiter = trio.Event()
@@ -630,30 +642,45 @@ class WorkerLoop(TrioEventLoop):  # type: ignore[misc]  # trio_asyncio has no ty
         """The life of the loop, as one Trio task that no cancellation from outside reaches."""
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as drainers:
-                # The inner nursery holds the Trio functions that asyncio code calls. They report
-                # to asyncio futures, so the drainers have to outlive them.
-                async with trio.open_nursery() as functions:
-                    await self._main_loop_init(functions)
-                    self._stopped = trio.Event()
-                    drainers.start_soon(self._run_ready)
-                    drainers.start_soon(self._poll)
-                    task_status.started()
-                    await closing.wait()
-                    if self._stopped.is_set():
-                        self._stopped = trio.Event()
-                    # What was submitted before gets its chance to start (and to clean up).
+                try:
+                    deadline = await self._serve_functions(
+                        drainers, closing, close_timeout, task_status
+                    )
+                    if self._asyncgens:
+                        await self._close_generators(deadline, close_timeout)
+                    with trio.move_on_at(deadline):
+                        await self._threads.wait_idle()
                     await self.synchronize()
-                    deadline = trio.current_time() + close_timeout
-                    functions.cancel_scope.cancel()
-                    await self._cancel_tasks(deadline, close_timeout)
-                if self._asyncgens:
-                    await self._close_generators(deadline, close_timeout)
-                with trio.move_on_at(deadline):
-                    if isinstance(self._default_executor, _Threads):
-                        await self._default_executor.wait_idle()
-                await self.synchronize()
-                self._finished = True
-                drainers.cancel_scope.cancel()
+                finally:
+                    self._finished = True
+                    drainers.cancel_scope.cancel()
+
+    async def _serve_functions(
+        self,
+        drainers: trio.Nursery,
+        closing: trio.Event,
+        close_timeout: float,
+        task_status: trio.TaskStatus[None],
+    ) -> float:
+        """Until all asyncio tasks and Trio functions have ended; returns the close's deadline."""
+        # The Trio functions that asyncio code calls. They report to asyncio futures, so the
+        # drainers have to outlive them.
+        async with trio.open_nursery() as functions:
+            await self._main_loop_init(functions)
+            self._stopped = trio.Event()
+            drainers.start_soon(self._run_ready)
+            drainers.start_soon(self._poll)
+            task_status.started()
+            await closing.wait()
+            self._closing = True
+            if self._stopped.is_set():
+                self._stopped = trio.Event()
+            # What was submitted before gets its chance to start (and to clean up).
+            await self.synchronize()
+            deadline = trio.current_time() + close_timeout
+            functions.cancel_scope.cancel()
+            await self._cancel_tasks(deadline, close_timeout)
+        return deadline
 
     async def _cancel_tasks(self, deadline: float, seconds: float) -> None:
         """Cancel every asyncio task, also those that others start as they end, and wait (Trio)."""

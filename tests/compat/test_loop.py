@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from trio.testing import MockClock
 
 from compat.loop import BATCH_CALLBACKS, WorkerLoop, open_loop
 
-from .loop_steps import counted_steps
+from .loop_steps import counted_steps, no_time_bound  # noqa: F401  # a fixture
 
 
 async def test_call_soon_keeps_the_order_across_batches() -> None:
@@ -74,6 +75,7 @@ async def test_an_earlier_timer_replaces_the_alarm_of_a_sleeping_loop(
         loop.call_later(100, note, "late")
         await trio.sleep(1)
         loop.call_later(1, note, "early")
+        await trio.testing.wait_all_tasks_blocked()
         # Set by the poller's batch, while the runner sleeps on.
         loop.call_soon_threadsafe(loop.call_later, 0.5, note, "earliest")
         await trio.sleep(200)
@@ -178,6 +180,22 @@ async def test_a_storm_leaves_trio_one_checkpoint_a_batch(
     assert steps.runner <= 201
 
 
+async def test_a_timer_that_is_due_before_the_runner_sleeps_costs_a_checkpoint_too() -> None:
+    async with open_loop() as loop:
+        # A clock on which each look takes a second: not due yet when the batch ends, due when the
+        # runner looks again.
+        clock = itertools.count(loop.time() + 1)
+        loop._now = lambda: float(next(clock))
+        storm = Storm(loop, lambda loop, callback: loop.call_later(1.5, callback))
+        await trio.lowlevel.checkpoint()
+        with counted_steps(loop) as steps:
+            for _ in range(100):
+                await trio.lowlevel.checkpoint()
+        storm.on = False
+    assert storm.runs >= 50
+    assert abs(steps.runner - steps.drains) <= 1
+
+
 @storms
 async def test_a_storm_delays_trio_by_less_than_10_ms(
     rearm: Callable[[WorkerLoop, Callable[[], None]], None],
@@ -190,7 +208,7 @@ async def test_a_storm_delays_trio_by_less_than_10_ms(
             await trio.lowlevel.checkpoint()
             lags.append(time.perf_counter() - start)
         storm.on = False
-    assert storm.runs > 100
+    assert storm.runs >= 20
     # The median: the issue sets the bound for the loop, not for a busy machine's scheduler.
     assert statistics.median(lags) < 0.010
 
@@ -209,8 +227,8 @@ async def test_slow_callbacks_end_the_batch_early() -> None:
             loop.call_soon(slow, number)
         with counted_steps(loop) as steps:
             await loop.synchronize()
-        # 16 callbacks of 0.5 ms go by between two looks at the clock.
-        assert steps.drains >= BATCH_CALLBACKS // 16
+        # The clock is looked at after one and after three callbacks of 0.5 ms.
+        assert steps.drains >= BATCH_CALLBACKS // 4
     assert ran == list(range(BATCH_CALLBACKS))
 
 
@@ -225,6 +243,43 @@ async def test_a_storm_does_not_keep_descriptors_waiting() -> None:
         storm.on = False
 
 
+async def test_a_call_between_the_last_look_and_sleep_is_not_lost() -> None:
+    """What another thread appends just before `_idle` is set, it does not announce."""
+    seen: list[int] = []
+    appended: list[int] = []
+
+    async with open_loop() as loop:
+        now, next_due = loop._now, loop._next_due
+
+        def append() -> None:
+            if len(appended) < 20:
+                appended.append(len(appended))
+                loop.call_soon_threadsafe(seen.append, appended[-1])
+
+        def racing_now() -> float:
+            append()
+            return now()
+
+        def racing_next_due() -> float:
+            append()
+            return next_due()
+
+        # The runner looks at the clock, the poller at the timers, right before.
+        for name, race, wake in (
+            ("_now", racing_now, loop.call_soon),
+            ("_next_due", racing_next_due, loop.call_soon_threadsafe),
+        ):
+            appended.clear()
+            seen.clear()
+            setattr(loop, name, race)
+            for _ in range(20):
+                wake(int)
+                await trio.testing.wait_all_tasks_blocked()
+                assert seen == appended
+            assert len(appended) == 20
+            loop._now, loop._next_due = now, next_due
+
+
 async def test_an_idle_loop_costs_nothing(autojump_clock: MockClock) -> None:
     async with open_loop() as loop:
         loop.call_later(10_000, print)
@@ -234,15 +289,16 @@ async def test_an_idle_loop_costs_nothing(autojump_clock: MockClock) -> None:
         assert steps.total == 0
 
 
+@pytest.mark.usefixtures("no_time_bound")
 async def test_one_wake_up_for_many_callbacks() -> None:
     seen: list[int] = []
     async with open_loop() as loop:
         await trio.testing.wait_all_tasks_blocked()
         with counted_steps(loop) as steps:
-            for number in range(BATCH_CALLBACKS - 1):
+            for number in range(BATCH_CALLBACKS // 2):
                 loop.call_soon(seen.append, number)
             await loop.synchronize()
-        assert len(seen) == BATCH_CALLBACKS - 1
+        assert len(seen) == BATCH_CALLBACKS // 2
         assert steps.drains == 1
 
 
@@ -294,3 +350,26 @@ async def test_a_stopped_loop_still_closes_its_tasks() -> None:
         await loop.synchronize()
         await loop.stop().wait()
     assert ended == ["task"]
+
+
+@pytest.mark.parametrize("still_queued", [False, True])
+async def test_stop_can_not_hang_the_close(still_queued: bool) -> None:
+    ended: list[str] = []
+
+    async def task() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(0)
+            ended.append("task")
+
+    with trio.fail_after(5):
+        async with open_loop() as loop:
+            loop.create_task(task())
+            await loop.synchronize()
+            if still_queued:
+                stopped = loop.stop()
+    assert ended == ["task"]
+    if still_queued:
+        assert stopped.is_set()

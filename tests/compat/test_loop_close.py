@@ -18,7 +18,7 @@ import trio
 from trio.testing import MockClock
 from trio_asyncio import aio_as_trio, current_loop, trio_as_aio
 
-from compat.loop import WorkerLoop, abandon, open_loop
+from compat.loop import BATCH_CALLBACKS, WorkerLoop, abandon, open_loop
 
 
 class OriginalError(Exception):
@@ -247,6 +247,19 @@ async def test_a_failing_hook_is_an_unhandled_error(caplog: pytest.LogCaptureFix
     assert "Exception in on_exit_request" in caplog.text
 
 
+async def test_a_hook_can_leave_too() -> None:
+    def hook(_exc: BaseException) -> None:
+        sys.exit(7)
+
+    def prepare(loop: WorkerLoop) -> None:
+        loop.on_exit_request = hook
+        loop.call_soon(interrupt)
+
+    with pytest.raises(SystemExit) as raised:
+        await body_with(prepare)
+    assert raised.value.code == 7
+
+
 async def test_a_storm_of_exit_requests_does_not_starve_trio() -> None:
     def storm() -> NoReturn:
         if not stop:
@@ -437,6 +450,43 @@ async def test_a_failure_of_the_loop_itself_is_loud_and_ends() -> None:
     assert raised.group_contains(OriginalError)
 
 
+async def test_a_failure_between_callbacks_ends_the_body_and_asyncio_still_cleans_up() -> None:
+    class Broken:
+        _cancelled = False
+
+        def _run(self) -> NoReturn:
+            fail()
+
+    events: list[str] = []
+
+    async def task() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0)
+            events.append("task ended")
+
+    def prepare(loop: WorkerLoop) -> None:
+        loop.create_task(task())
+        loop.call_soon(loop._append, Broken())
+
+    with pytest.raises(OriginalError):
+        await body_with(prepare)
+    assert events == ["task ended"]
+
+
+async def test_a_failure_of_the_nursery_of_functions_ends() -> None:
+    class Odd(BaseException):
+        pass
+
+    async def function() -> NoReturn:
+        raise Odd
+
+    with trio.fail_after(5), pytest.raises(BaseExceptionGroup) as raised:
+        await body_with(lambda loop: loop.run_trio_task(function))
+    assert raised.group_contains(Odd)
+
+
 async def test_a_blind_poller_ends_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
     def blind(_timeout: float) -> NoReturn:
         raise OSError("blind")
@@ -531,6 +581,40 @@ async def test_an_abandoned_task_that_ends_after_all_does_no_harm() -> None:
 
 
 # ---- the order of the close ----
+
+
+async def test_what_was_submitted_last_gets_to_start() -> None:
+    events: list[str] = []
+
+    async def task() -> None:
+        events.append("task started")
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            events.append("task ended")
+
+    async def function() -> None:
+        events.append("function started")
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+            # The last thing that happens. Still run, though nothing waits for it.
+            long_queue()
+            loop.call_soon(events.append, "last callback")
+
+    def long_queue() -> None:
+        for _ in range(5 * BATCH_CALLBACKS):
+            loop.call_soon(int)
+
+    async with open_loop() as loop:
+        long_queue()
+        loop.call_soon(events.append, "callback")
+        loop.create_task(task())
+        loop.run_trio_task(function)
+    assert events[:3] == ["callback", "task started", "function started"]
+    assert events[3:] == ["task ended", "last callback"]
 
 
 async def test_tasks_started_while_others_end_are_cancelled_and_awaited_too() -> None:

@@ -18,9 +18,9 @@ import trio
 import zmq
 import zmq.asyncio
 
-from compat.loop import WorkerLoop, open_loop
+from compat.loop import BATCH_CALLBACKS, WorkerLoop, open_loop
 
-from .loop_steps import counted_steps
+from .loop_steps import counted_steps, no_time_bound  # noqa: F401  # a fixture
 
 
 @contextmanager
@@ -98,6 +98,25 @@ async def test_a_callback_comes_before_what_its_next_event_queues() -> None:
     assert events == ["event", "its callback"] * 3
 
 
+async def test_an_event_is_queued_once_behind_a_long_queue() -> None:
+    calls: list[bytes] = []
+
+    def busy(left: int) -> None:
+        if left:
+            loop.call_soon(busy, left - 1)
+
+    with socket_pair() as (ours, theirs):
+        async with open_loop() as loop:
+            loop.add_reader(ours, lambda: calls.append(ours.recv(10)))
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(5 * BATCH_CALLBACKS):
+                loop.call_soon(busy, 3)
+            theirs.send(b"x")
+            await trio.testing.wait_all_tasks_blocked()
+    assert calls == [b"x"]
+    assert loop.unhandled_errors == 0  # a second call would find nothing to read
+
+
 async def test_add_reader_refuses_what_asyncio_refuses() -> None:
     async with open_loop() as loop:
         fd = os.open(os.devnull, os.O_RDONLY)
@@ -109,6 +128,7 @@ async def test_add_reader_refuses_what_asyncio_refuses() -> None:
             loop.add_reader(object(), print)
 
 
+@pytest.mark.usefixtures("no_time_bound")
 async def test_all_ready_descriptors_cost_one_wake_up() -> None:
     seen: list[int] = []
 
@@ -187,6 +207,7 @@ async def receive(sock: zmq.asyncio.Socket, count: int) -> list[bytes]:
     return [await sock.recv() for _ in range(count)]
 
 
+@pytest.mark.usefixtures("no_time_bound")
 async def test_zmq_takes_all_that_is_queued_in_one_wake_up() -> None:
     messages = [b"%d" % number for number in range(1000)]
     async with open_loop() as loop, zmq_pair(zmq.PUSH, zmq.PULL) as (theirs, ours):
@@ -197,6 +218,7 @@ async def test_zmq_takes_all_that_is_queued_in_one_wake_up() -> None:
         assert steps.total <= 4
 
 
+@pytest.mark.usefixtures("no_time_bound")
 async def test_zmq_waiting_receiver_gets_each_burst() -> None:
     """Bursts into a receiver that already waits, so that every one needs the edge of its fd."""
     bursts, each = 100, 7
