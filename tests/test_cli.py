@@ -13,7 +13,7 @@ import pytest
 from trio_worker import __version__
 from trio_worker.cli import WorkerOptions, split_args
 
-DYNAMO = ["--model-path", "/models/m", "--tp=2", "--served-model-name", "a b"]
+DYNAMO = ["--model-path", "org/model", "--tp=2", "--served-model-name", "a b"]
 
 
 @pytest.mark.parametrize(
@@ -160,6 +160,35 @@ def test_version_names_all_three(capsys: pytest.CaptureFixture[str]) -> None:
         split_args(["--version"], {})
     assert leaving.value.code == 0
     assert capsys.readouterr().out.startswith(f"trio-worker {__version__} (Dynamo ")
+
+
+@pytest.mark.parametrize("form", ["--model-path {}", "--model {}", "--model-path={}", "--model={}"])
+@pytest.mark.parametrize("path", ["/nope/model", "./nope", "../nope"])
+def test_a_path_that_is_not_there_is_told_at_once(
+    form: str, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        split_args(["--tp", "2", *form.format(path).split()], {})
+    assert leaving.value.code == 1
+    assert capsys.readouterr().err == f"trio-worker: error: model path '{path}' does not exist\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--model-path", "/nope", "--model-path", "/"],  # the last one wins
+        ["--model-path", "org/model"],
+        ["--model-path", "s3://bucket/model"],
+        ["--model-path"],
+        ["--served-model-name", "/nope"],
+    ],
+)
+def test_other_models_are_the_parsers_affair(argv: list[str]) -> None:
+    assert split_args(argv, {}) == (WorkerOptions(), argv)
+
+
+def test_help_needs_no_model() -> None:
+    assert split_args(["--model-path", "/nope", "--help"], {})[0].help_asked
 
 
 def test_splitting_needs_nothing_slow() -> None:

@@ -146,9 +146,10 @@ def split_args(
     """Neither flavour. Our options, and what is left for Dynamo's parser, in its order.
 
     Ours are taken wherever they stand before ``--``, as ``--flag value`` or ``--flag=value``, only
-    when spelt out; the command line wins over the environment. Imports nothing slow. As argparse
-    does: raises ``SystemExit(2)`` after usage for a bad value, ``SystemExit(0)`` after the answer
-    to ``--version``; our part of the help is printed here, for Dynamo's takes 20 s to come.
+    when spelt out; the command line wins over the environment. Imports nothing slow, so that what
+    can be told at once is told here. As argparse does: raises ``SystemExit``, with 2 after usage
+    for a bad value, 1 for a model path that is not there, 0 after the answer to ``--version``; our
+    part of the help is printed here, for Dynamo's takes 20 s to come.
     """
     ours, remaining = _take_out(argv)
     asked = remaining[: remaining.index("--")] if "--" in remaining else remaining
@@ -166,6 +167,8 @@ def split_args(
     if help_asked:
         print(parser.format_help(), flush=True)
         print("(loading SGLang for the options of dynamo.sglang)", file=sys.stderr, flush=True)
+    elif (missing := _missing_model_path(asked)) is not None:
+        parser.exit(missing.status, f"{PROGRAM}: error: {missing.line}\n")
     return WorkerOptions(**given, help_asked=help_asked), remaining
 
 
@@ -207,6 +210,18 @@ def _versions() -> str:
     return f"{PROGRAM} {__version__} ({', '.join(parts)})"
 
 
+def _missing_model_path(arguments: Sequence[str]) -> ModelMissing | None:
+    """A path that can be nothing but a path; the parser would look for it on the network."""
+    path = ""
+    for token, follower in itertools.pairwise((*arguments, "")):
+        name, has_value, value = token.partition("=")
+        if name in ("--model-path", "--model"):
+            path = value if has_value else follower
+    if path.startswith(("/", "./", "../")) and not os.path.exists(path):
+        return ModelMissing(f"model path {path!r} does not exist")
+    return None
+
+
 # ---- Dynamo's flags ----
 
 
@@ -220,7 +235,6 @@ async def parse_config(remaining: Sequence[str]) -> Any:
     from dynamo.sglang.args import parse_args
     from dynamo.sglang.gateway import effective_gateway_workers, validate_gateway_mode
 
-    _check_model_path(remaining)
     try:
         with _program_name():
             config = await parse_args(list(remaining))
@@ -238,17 +252,6 @@ async def parse_config(remaining: Sequence[str]) -> Any:
             raise missing from error
         raise
     return config
-
-
-def _check_model_path(remaining: Sequence[str]) -> None:
-    """A path that can be nothing but a path is not looked up on the network."""
-    path = ""
-    for token, follower in itertools.pairwise((*remaining, "")):
-        name, has_value, value = token.partition("=")
-        if name in ("--model-path", "--model"):
-            path = value if has_value else follower
-    if path.startswith(("/", "./", "../")) and not os.path.exists(path):
-        raise ModelMissing(f"model path {path!r} does not exist")
 
 
 @contextlib.contextmanager
