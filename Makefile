@@ -9,7 +9,7 @@ PORT ?= 8000
 SEEDS ?= 100000
 N ?= 10
 
-.PHONY: help venv serve smoke test lint simulate clean
+.PHONY: help venv serve smoke test lock lint simulate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -25,6 +25,11 @@ smoke: venv ## serve, one request, ordered stop; 0 only if the answer was right
 
 test: venv ## all tests
 	@$(PY) -m pytest
+
+lock: venv ## requirements.lock anew from pyproject.toml (delete it first for newer versions)
+	@.venv/bin/uv pip compile --quiet --universal --group dev --no-header --no-annotate \
+	    --output-file requirements.lock pyproject.toml
+	@sed -i "s/ ; python_full_version < '3.14' and sys_platform == 'linux'$$//" requirements.lock
 
 lint: venv ## ruff and mypy
 	@.venv/bin/ruff check .
