@@ -20,7 +20,7 @@ class Entry:
     time: float
     """Virtual seconds since the journal was opened."""
     actor: str
-    """client, runtime, worker, sglang (the tokenizer manager) or scheduler."""
+    """client, runtime, worker, sglang (the tokenizer manager), scheduler, or log."""
     event: str
     rid: str | None = None
     detail: Any = None
@@ -65,11 +65,15 @@ class Journal:
 
     def as_rows(self) -> list[dict[str, Any]]:
         """Plain data for a timeline; rids are renamed r1, r2, … in order of appearance."""
-        names: dict[str, str] = {}
+        rids = dict.fromkeys(entry.rid for entry in self.entries if entry.rid is not None)
+        names = {rid: f"r{index}" for index, rid in enumerate(rids, 1)}
         rows = []
         for entry in self.entries:
             row = asdict(entry)
             if entry.rid is not None:
-                row["rid"] = names.setdefault(entry.rid, f"r{len(names) + 1}")
+                row["rid"] = names[entry.rid]
+            if isinstance(entry.detail, str):
+                for rid, name in names.items():
+                    row["detail"] = row["detail"].replace(rid, name)
             rows.append(row)
         return rows

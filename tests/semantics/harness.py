@@ -141,7 +141,7 @@ class _Stage:
     async def play(self) -> Observation:
         self._loop.set_exception_handler(self._on_loop_error)
         journal = self._run.journal
-        self._logs.now = journal.now
+        self._logs.journal = journal
         async with self._opener.open(self._run) as (self._engine, self._subject):
             self._arrange()
             with trio.move_on_after(self._scenario.horizon) as self._limit:
@@ -425,23 +425,28 @@ def body_of(index: int, scenario: Scenario) -> dict[str, Any]:
 
 
 class _RunLog(logging.Handler):
-    """Keeps what is logged, with virtual times."""
+    """Keeps what is logged, with virtual times; what operators would see is in the journal too."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.records: list[Logged] = []
-        self.now: Any = lambda: 0.0
+        self.journal: Journal | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self.journal is None:
+            return
+        message = record.getMessage()
         self.records.append(
             Logged(
-                self.now(),
+                self.journal.now(),
                 record.levelno,
                 record.name,
-                record.getMessage(),
+                message,
                 record.exc_info[1] if record.exc_info else None,
             )
         )
+        if record.levelno >= logging.INFO and not record.name.startswith("sglang"):
+            self.journal.record("log", record.levelname, detail=message)
 
 
 @contextmanager
@@ -459,27 +464,15 @@ def _log_of_the_run() -> Iterator[_RunLog]:
 
 
 def _dump(observation: Observation, name: str) -> None:
-    folder = Path(__file__).parents[2] / "build" / "timelines"
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = observation.journal.as_rows() + [
-        {
-            "time": record.time,
-            "actor": "log",
-            "event": logging.getLevelName(record.level),
-            "rid": None,
-            "detail": record.message,
-        }
-        for record in observation.logs
-        if record.level >= logging.INFO
-    ]
-    rows.sort(key=lambda row: row["time"])
     document = {
         "implementation": observation.implementation,
-        "events": rows,
+        "events": observation.journal.as_rows(),
         "ended": [record.ended for record in observation.requests],
         "errors": [
             type(record.error).__name__ if record.error else None for record in observation.requests
         ],
     }
+    folder = Path(__file__).parents[2] / "build" / "timelines"
+    folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name.replace('/', '.').replace('::', '.')}.json"
     file.write_text(json.dumps(document, indent=1, default=repr))

@@ -27,6 +27,7 @@ from trio_worker.requests.abort import Aborts, order_is_proven
 from trio_worker.requests.live import LiveRequests
 from trio_worker.responses import coalesce
 from trio_worker.roles.decode import DecodeRequests
+from trio_worker.roles.prefill import PrefillRequests
 
 from .harness import Run
 from .incumbent import engine_as_shown, server_args_of
@@ -52,7 +53,8 @@ class OursSubject:
                 enable_rl=scenario.upload is not None,
             ),
         )
-        self.handler = DecodeRequests(shown, config, None, None, None)
+        handler_class = DecodeRequests if scenario.role == "decode" else PrefillRequests
+        self.handler = handler_class(shown, config, None, None, None)
         if scenario.upload is not None:
             self.handler._metadata_uploader_from_request = lambda _request: scenario.upload
         self._aborting = aborting
@@ -107,10 +109,6 @@ class Ours:
     async def open(self, run: Run) -> AsyncIterator[tuple[FakeEngine, OursSubject]]:
         """Trio."""
         scenario: Scenario = run.scenario
-        if scenario.role != "decode":
-            import pytest
-
-            pytest.skip("the prefill role is not built yet")
         engine = FakeEngine(
             run.journal,
             run.script_for,

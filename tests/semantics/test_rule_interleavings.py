@@ -385,13 +385,24 @@ async def test_rule_083_incumbent_submits_on_the_second_poll(
 async def test_rule_084_a_prefill_canary_gets_the_engines_raw_chunks(
     implementation: Implementation, autojump_clock: MockClock
 ) -> None:
-    """Not watched for a stop: the probe is bounded by what it asks for."""
     seen = await implementation.run(
-        one(PREFILL, stop(0.1), role="prefill", extra={HEALTH_CHECK_KEY: True}, arm="pull")
+        one(PREFILL, role="prefill", extra={HEALTH_CHECK_KEY: True}, arm="pull")
     )
-    (chunk,) = seen.items
-    assert chunk["output_ids"] == [100]
-    assert chunk["meta_info"]["finish_reason"]["type"] == "length"
+    assert len(seen.items) == 1
+    assert seen.items[0]["output_ids"] == [100]
+    assert seen.items[0]["meta_info"]["finish_reason"]["type"] == "length"
+    assert seen.aborts_called == []
+    assert seen.leftovers() == {}
+
+
+@pytest.mark.only("incumbent", "ours watches every request: a canary must not be pinned (C41)")
+async def test_rule_084_incumbent_does_not_watch_a_canary(
+    implementation: Implementation, autojump_clock: MockClock
+) -> None:
+    seen = await implementation.run(
+        one(PREFILL, stop(0.1), role="prefill", extra={HEALTH_CHECK_KEY: True})
+    )
+    assert len(seen.items) == 1
     assert seen.aborts_called == []
 
 

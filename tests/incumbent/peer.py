@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""Our request path behind the incumbent's handler classes, as the incumbent's tests build them.
+
+Those tests make a handler with ``__new__`` and set what they need on it: an engine of plain
+functions, an ``asyncio.Event`` for the shutdown, lambdas for request building. Ours brings up its
+Trio side when ``generate`` is called, on the nurseries that `run_test` holds open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+import trio_asyncio
+from dynamo.sglang.request_handlers import cancellation
+
+from compat.facade import Facade
+from compat.feeders import Feeders
+from compat.loop import WorkerLoop, open_loop
+from compat.senders import Senders
+from trio_worker import constants
+from trio_worker.requests import abort
+from trio_worker.requests.live import LiveRequests
+from trio_worker.roles.decode import DecodeRequests
+from trio_worker.roles.prefill import PrefillRequests
+
+
+@dataclass
+class Stage:
+    """What one test runs on."""
+
+    loop: WorkerLoop
+    serving: trio.Nursery
+    aborting: trio.Nursery
+    feeders: Feeders
+
+
+stage: Stage | None = None
+
+
+class _Peer:
+    """What both adapters add to our roles: ``generate``, as the tests call it."""
+
+    tap = False  # the tests' tokenizer manager is a plain namespace
+
+    engine: Any
+    config: Any
+    shutdown_event: asyncio.Event | None
+    plan: Callable[..., Any]
+
+    async def generate(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
+        """asyncio."""
+        if not hasattr(context, "is_stopped"):
+            context.is_stopped = lambda: False  # the prefill tests' context is never asked
+        live, facade = self._ours()
+        watcher = asyncio.get_running_loop().create_task(self._watch_shutdown(live))
+        try:
+            async for response in facade.generate(request, context, None):
+                yield response
+        finally:
+            watcher.cancel()
+
+    def _ours(self) -> tuple[LiveRequests, Facade]:
+        assert stage is not None
+        manager = self.engine.tokenizer_manager
+        aborts = abort.Aborts(
+            manager,
+            stage.aborting,
+            order_is_proven=abort.order_is_proven(self.config.server_args),
+        )
+        live = LiveRequests(
+            loop=stage.loop,
+            serving=stage.serving,
+            feeders=stage.feeders,
+            aborts=aborts,
+            tokenizer_manager=manager,
+        )
+        facade = Facade(
+            lambda request, context, egress: live.admit(
+                context, egress, lambda: self.plan(request, context)
+            ),
+            Senders(),
+            constants.EGRESS_BACKLOG_FRAMES,
+        )
+        return live, facade
+
+    async def _watch_shutdown(self, live: LiveRequests) -> None:
+        if self.shutdown_event is not None:
+            await self.shutdown_event.wait()
+            live.migrate_all()
+
+
+class PeerDecodeHandler(_Peer, DecodeRequests):  # type: ignore[misc]
+    """``DecodeWorkerHandler`` to the tests; our request path inside."""
+
+
+class PeerPrefillHandler(_Peer, PrefillRequests):  # type: ignore[misc]
+    """``PrefillWorkerHandler`` to the tests; our request path inside."""
+
+
+REBOUND: dict[str, tuple[type, str]] = {
+    "DecodeWorkerHandler": (PeerDecodeHandler, "llm.decode_handler"),
+    "PrefillWorkerHandler": (PeerPrefillHandler, "llm.prefill_handler"),
+}
+"""What the tests import -> what they get, and the module they import it from."""
+
+
+def rebind() -> None:
+    """Have the tests import our classes where they ask for the incumbent's."""
+    package = "dynamo.sglang.request_handlers"
+    for name, (peer_class, module) in REBOUND.items():
+        setattr(importlib.import_module(package), name, peer_class)
+        setattr(importlib.import_module(f"{package}.{module}"), name, peer_class)
+    abort._look = _tell_polling(abort._look)
+
+
+def _tell_polling(look: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """The tests learn from a patched ``asyncio.sleep`` that an abort is waiting; ours may not poll.
+
+    So the adapter calls that ``sleep`` once per wait.
+    """
+
+    async def told(flight: Any, condition: Callable[[], bool]) -> None:
+        if not condition():
+            await trio_asyncio.aio_as_trio(cancellation.asyncio.sleep)(0)
+        await look(flight, condition)
+
+    return told
+
+
+def run_test(function: Callable[..., Awaitable[None]], arguments: dict[str, Any]) -> None:
+    """Run one coroutine test on the worker's loop; its own exception comes out bare."""
+    trio.run(_run_test, function, arguments)
+
+
+async def _run_test(function: Callable[..., Awaitable[None]], arguments: dict[str, Any]) -> None:
+    global stage
+    failure: BaseException | None = None
+    async with open_loop() as loop, trio.open_nursery() as aborting:
+        async with trio.open_nursery() as serving:
+            stage = Stage(loop, serving, aborting, Feeders(loop))
+            try:
+                await trio_asyncio.aio_as_trio(function)(**arguments)
+            except Exception as error:
+                failure = error
+            serving.cancel_scope.cancel()
+        await stage.feeders.close(1.0)
+        aborting.cancel_scope.cancel()
+    stage = None
+    if failure is not None:
+        raise failure
