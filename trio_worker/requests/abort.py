@@ -11,8 +11,9 @@ at once, in the call that asks for it.
 
 from __future__ import annotations
 
+import contextvars
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -58,7 +59,10 @@ class AbortCounts:
 
 
 class Aborts:
-    """Sends aborts of one engine. Its tasks hang below the engine nursery, not below a request."""
+    """Sends aborts of one engine. Its tasks hang below the engine nursery, not below a request.
+
+    Build it in Trio, inside the open loop: its tasks get a copy of that context.
+    """
 
     def __init__(
         self,
@@ -69,6 +73,7 @@ class Aborts:
     ) -> None:
         self._manager = tokenizer_manager
         self._nursery = nursery
+        self._context = contextvars.copy_context()
         self._order_is_proven = order_is_proven
         self.counts = AbortCounts()
 
@@ -97,7 +102,7 @@ class Aborts:
         elif flight.ended:
             on_end(AbortEnd.GONE)
         else:
-            self._nursery.start_soon(self._abort_when_dispatched, flight, context_id, on_end)
+            self._start(self._abort_when_dispatched, flight, context_id, on_end)
 
     def send_now(self, rid: str, context_id: str) -> None:
         """Trio or asyncio. Abort a rid that SGLang has spoken of."""
@@ -160,8 +165,13 @@ class Aborts:
     def _submit_in_order(self, flight: Flight, state: Any, context_id: str) -> AbortEnd:
         end = self._submit(flight.rid, context_id)
         if end is AbortEnd.SENT and (not self._order_is_proven or _dispatched(state) is None):
-            self._nursery.start_soon(self._retry, flight.rid, state)
+            self._start(self._retry, flight.rid, state)
         return end
+
+    def _start(self, task: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        # A client's stop is told in the empty context of the runtime's calls; there a socket of
+        # pyzmq finds no loop for the future that it returns, and the abort would fail.
+        self._context.copy().run(self._nursery.start_soon, task, *args)
 
     def _submit(self, rid: str, context_id: str) -> AbortEnd:
         try:
