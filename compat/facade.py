@@ -75,6 +75,9 @@ class Facade:
                 yield response
             await _ended(live)
             live.take_outcome()
+        except asyncio.CancelledError:
+            await _leave(live)
+            raise
         finally:
             # Dropped between two responses: the runtime never calls aclose() (C60), so this
             # may run from the garbage collector and must not await.
@@ -86,10 +89,15 @@ async def _ended(live: Admitted) -> None:
     try:
         await asyncio.shield(live.ended)
     except asyncio.CancelledError:
-        live.abandon()
-        await _settled(live.ended)
-        live.take_outcome()
+        await _leave(live)
         raise
+
+
+async def _leave(live: Admitted) -> None:
+    """asyncio. End the request and wait for that; a worker shutdown has precedence (rule 60)."""
+    live.abandon()
+    await _settled(live.ended)
+    live.take_outcome()
 
 
 async def _settled(future: asyncio.Future[None]) -> None:

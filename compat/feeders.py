@@ -85,8 +85,14 @@ class Feeders:
             task.cancel()
         with trio.move_on_after(seconds) as patience:
             patience.shield = True
-            while self._tasks:
-                await Feeder(next(iter(self._tasks))).wait_ended()
-        for task in tuple(self._tasks):
+            # Not "while self._tasks": a task that has just ended stays there until its callback
+            # has run, which a loop that never waits would keep from happening.
+            while running := self._running():
+                await Feeder(running[0]).wait_ended()
+        left = self._running()
+        for task in left:
             abandon(task)
-        return len(self._tasks)
+        return len(left)
+
+    def _running(self) -> list[asyncio.Task[None]]:
+        return [task for task in self._tasks if not task.done()]

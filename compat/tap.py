@@ -193,6 +193,12 @@ class TapMixin(_Base):  # type: ignore[misc]  # SGLang has no types
                 event.set()
             state.event = event
 
+    def _coalesce_streaming_chunks(
+        self, out_list: list[Chunk], rid: str, customized_info_keys: Iterable[str] | None = None
+    ) -> Chunk:
+        """Upstream's fails where an abort echo, which alone has a text, meets pending outputs."""
+        return self.tap_merge(out_list, customized_info_keys or ())
+
     def _in_scope(self, obj: Any, request: Any) -> bool:
         if request is not None or not getattr(obj, "stream", False):
             return False

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -104,12 +104,14 @@ class Aborts:
         else:
             self._start(self._abort_when_dispatched, flight, context_id, on_end)
 
-    def send_now(self, rid: str, context_id: str) -> None:
-        """Trio or asyncio. Abort a rid that SGLang has spoken of."""
+    def send_now(self, rids: Sequence[str], context_id: str) -> None:
+        """Trio or asyncio. Abort rids that SGLang has spoken of; said once (rule 15)."""
         if self._manager is None:
             logger.error("SGLang tokenizer_manager not found for abort requests")
             return
-        self._submit(rid, context_id)
+        ends = [self._send(rid, context_id) for rid in rids]
+        if AbortEnd.SENT in ends:
+            logger.info("Aborted Request ID: %s", context_id)
 
     def leave(self, flight: Flight, context_id: str) -> None:
         """Trio. A request ends early: abort what SGLang still holds, before its stream is closed.
@@ -174,6 +176,12 @@ class Aborts:
         self._context.copy().run(self._nursery.start_soon, task, *args)
 
     def _submit(self, rid: str, context_id: str) -> AbortEnd:
+        end = self._send(rid, context_id)
+        if end is AbortEnd.SENT:
+            logger.info("Aborted Request ID: %s", context_id)
+        return end
+
+    def _send(self, rid: str, context_id: str) -> AbortEnd:
         try:
             self._manager.abort_request(rid=rid, abort_all=False)
         except Exception:
@@ -181,7 +189,6 @@ class Aborts:
             logger.exception("Failed to abort SGLang Request ID %s, Context: %s", rid, context_id)
             return AbortEnd.IMPOSSIBLE  # rules 16, 17, 28: the request ends as it would have
         self.counts.sent += 1
-        logger.info("Aborted Request ID: %s", context_id)
         return AbortEnd.SENT
 
     async def _retry(self, rid: str, state: Any) -> None:

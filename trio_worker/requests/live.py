@@ -68,8 +68,11 @@ class LiveRequests:
         egress: Egress,
         planning: Callable[[], Coroutine[Any, Any, Plan]],
     ) -> Request:
-        """asyncio. Start one request; raises ``EngineShutdown`` once the worker migrates."""
-        if self.migrating:
+        """asyncio. Start one request; raises ``EngineShutdown`` once the worker migrates.
+
+        A serving nursery that was cancelled means the same (rule 111).
+        """
+        if self.migrating or self._serving.cancel_scope.cancel_called:
             self.refused += 1
             raise engine_shutdown()
         request = Request(self, context, egress, planning())

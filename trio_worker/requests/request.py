@@ -190,6 +190,7 @@ class Request:
             self._feeder.cancel()
         elif self._flight is not None:
             self._owner.aborts.order(self._flight, self.context_id, self._abort_ended)
+            self._abort_strangers(self._flight)
         else:
             self._abort_unfinished()
             self._abort_ended(AbortEnd.SENT)
@@ -204,8 +205,17 @@ class Request:
         """Response-id mode: abort every id that SGLang has named so far (rules 15, 51, 64)."""
         assert self.plan is not None
         ids = self.plan.responses.unfinished_ids
-        while ids:
-            self._owner.aborts.send_now(ids.pop(), self.context_id)
+        if ids:
+            self._owner.aborts.send_now(sorted(ids), self.context_id)
+            ids.clear()
+
+    def _abort_strangers(self, flight: Flight) -> None:
+        """Ordered mode, but SGLang answers under another id than ours (rule 22)."""
+        assert self.plan is not None
+        ids = self.plan.responses.unfinished_ids - {flight.rid}
+        if ids:
+            self._owner.aborts.send_now(sorted(ids), self.context_id)
+            self.plan.responses.unfinished_ids -= ids
 
     # ---- the request task: Trio ----
 
@@ -276,8 +286,11 @@ class Request:
         self._chunk_seen = True
         if self.client_left or self.context.is_stopped():
             plan.responses.observe(chunk)
-            if self._flight is None and self.client_left:
-                self._abort_unfinished()
+            if self.client_left:
+                if self._flight is None:
+                    self._abort_unfinished()
+                else:
+                    self._abort_strangers(self._flight)
             return
         response = plan.responses.convert(chunk, shutting_down=self.shutting_down)
         if response is not None:
@@ -304,9 +317,12 @@ class Request:
             return
         responses = plan.responses
         response = responses.convert(chunk, shutting_down=self.shutting_down)
-        await trio_asyncio.aio_as_trio(uploader.upload_choice)(
-            choice_index(chunk), chunk["meta_info"]
-        )
+        meta_info = chunk["meta_info"]
+        try:
+            await trio_asyncio.aio_as_trio(uploader.upload_choice)(choice_index(chunk), meta_info)
+        except BaseException:
+            meta_info.clear()
+            raise
         responses.uploaded(chunk, shutting_down=self.shutting_down)
         if response is not None and not self.client_left:
             self._send(response)
@@ -332,6 +348,7 @@ class Request:
             if plan is not None and not plan.responses.all_finished:
                 if self._flight is not None:
                     self._owner.aborts.leave(self._flight, self.context_id)
+                    self._abort_strangers(self._flight)
                 else:
                     self._abort_unfinished()
             feeder.cancel()
