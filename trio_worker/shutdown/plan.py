@@ -167,7 +167,8 @@ class Shutdown:
                 await self._close_engine()
             if Phase.DEFERRED in path:
                 await self._end_manager_tasks()
-            await self._wait_gone()
+            if Phase.STOP in path:
+                await self._wait_gone()
         logger.info(
             "Shutdown took %.2f s, exit status %d: %s",
             trio.current_time() - self._started,
@@ -179,7 +180,8 @@ class Shutdown:
 
     def _notice(self) -> None:
         assert self.reason is not None
-        logger.info(
+        logger.log(
+            logging.INFO if self.status is ExitStatus.ASKED else logging.ERROR,
             "Shutdown: %s; %.1f s in all",
             _because(self.reason, self.detail),
             self.bounds.total,
@@ -188,13 +190,10 @@ class Shutdown:
             self.parts.runtime.refuse_registration()
 
     async def _withdraw(self) -> None:
-        async def work() -> None:
-            if (runtime := self.parts.runtime) is not None:
-                asked = "Received shutdown signal; " if self.reason is StopReason.SIGNAL else ""
-                logger.info("%sunregistering endpoints from discovery", asked)
-                await runtime.withdraw()
-
-        await self._phase(Phase.WITHDRAW, work)
+        if (runtime := self.parts.runtime) is not None:
+            asked = "Received shutdown signal; " if self.reason is StopReason.SIGNAL else ""
+            logger.info("%sunregistering endpoints from discovery", asked)
+            await self._phase(Phase.WITHDRAW, runtime.withdraw)
         self._withdrawn.set()
 
     async def _drain(self) -> None:
@@ -252,37 +251,44 @@ class Shutdown:
         await self._phase(Phase.GROUP, work, overrun=None, outcome=lambda: ended)
 
     async def _migrate(self) -> None:
+        if (requests := self.parts.requests) is None:
+            return
+
         async def work() -> None:
-            if (requests := self.parts.requests) is not None:
-                requests.migrate_all()
-                await requests.wait_all_ended()
+            requests.migrate_all()
+            await requests.wait_all_ended()
 
         await self._phase(Phase.MIGRATE, work)
 
     async def _stop(self) -> None:
+        requests, serving = self.parts.requests, self.parts.serving
+        if (runtime := self.parts.runtime) is None:
+            return
         limit = self._limit(Phase.STOP)
 
         async def work() -> None:
-            if (requests := self.parts.requests) is not None:
+            if requests is not None:
                 # A path without a migrate phase has hardly anybody here, yet may not strand them.
                 requests.migrate_all()
-            if (runtime := self.parts.runtime) is not None:
-                logger.info("Initiating runtime shutdown")
-                runtime.shutdown(limit)
-                await runtime.wait_served()
-            if (serving := self.parts.serving) is not None:
+            logger.info("Initiating runtime shutdown")
+            runtime.shutdown(limit)
+            await runtime.wait_served()
+            if serving is not None:
                 await serving.join()
 
         await self._phase(Phase.STOP, work)
 
     async def _close_engine(self) -> None:
+        services, engine = self.parts.services, self.parts.engine
+        if services is None and engine is None:
+            return
         limit = self._limit(Phase.ENGINE)
         began = self._enter(Phase.ENGINE)
         ended = ["done"]
-        if (services := self.parts.services) is not None:
+        if services is not None:
             share = min(self.bounds.services, limit / 4)
             ended.append(await self._step("services", share, services.close))
-        if (engine := self.parts.engine) is not None:
+        if engine is not None:
             left = limit - (trio.current_time() - began)
             ended.append(
                 await self._step("engine", left, lambda: engine.close(left), ExitStatus.FORCED)
@@ -290,21 +296,14 @@ class Shutdown:
         self._record(Phase.ENGINE, began, max(ended, key=_SEVERITY.index))
 
     async def _end_manager_tasks(self) -> None:
-        limit = self._limit(Phase.DEFERRED)
-
-        async def work() -> None:
-            if (engine := self.parts.engine) is not None:
-                await engine.stop_manager_tasks(limit)
-
-        await self._phase(Phase.DEFERRED, work)
+        if (engine := self.parts.engine) is not None:
+            limit = self._limit(Phase.DEFERRED)
+            await self._phase(Phase.DEFERRED, lambda: engine.stop_manager_tasks(limit))
 
     async def _wait_gone(self) -> None:
-        async def work() -> None:
-            if (runtime := self.parts.runtime) is not None and Phase.STOP in self._path:
-                await runtime.wait_gone()
-
-        # No failure: what could be withdrawn has been, and the rest goes with the lease.
-        await self._phase(Phase.EXIT, work, overrun=None)
+        if (runtime := self.parts.runtime) is not None:
+            # No failure: what could be withdrawn has been, and the rest goes with the lease.
+            await self._phase(Phase.EXIT, runtime.wait_gone, overrun=None)
 
     def run_deferred(
         self,
