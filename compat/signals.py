@@ -60,7 +60,6 @@ SAME_REQUEST_SECONDS: Final = 1.0
 _STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 _OURS: Final = _STOP | {signal.SIGQUIT, signal.SIGUSR1}
 
-_SI_TKILL: Final = -6  # <asm-generic/siginfo.h>: sent by tgkill, as signal.pthread_kill does
 _LOG_SECONDS: Final = 0.2
 _KILL_SECONDS: Final = 1.2
 _LEAVE_SECONDS: Final = 1.8  # the sum of what a way out may take stays below 2 s (rule 128)
@@ -146,6 +145,8 @@ class StopSignals:
         self._engine_failed_early = False
         self._last_resort: tuple[float, str] | None = None
         self._dump_due: float | None = None
+        self._woken = False
+        """A SIGUSR1 of our own is on its way to the thread: a nudge, not a question."""
         self._leaving: int | None = None
         # Filled by the net handlers, on the main thread.
         self._caught: collections.deque[int] = collections.deque()
@@ -263,6 +264,7 @@ class StopSignals:
         self._wake()
 
     def _wake(self) -> None:
+        self._woken = True
         signal.pthread_kill(self._thread.ident or 0, signal.SIGUSR1)
 
     def _watch(self) -> None:
@@ -311,10 +313,9 @@ class StopSignals:
             info = signal.sigwaitinfo(_OURS)
         if info is None:
             return None
-        if info.si_signo == signal.SIGUSR1 and (info.si_code, info.si_pid) == (
-            _SI_TKILL,
-            os.getpid(),
-        ):
+        # Not by si_code: glibc's sigtimedwait reports SI_TKILL, which would tell, as SI_USER.
+        if info.si_signo == signal.SIGUSR1 and self._woken and info.si_pid == os.getpid():
+            self._woken = False
             return self._caught.popleft() if self._caught else None
         return info.si_signo
 

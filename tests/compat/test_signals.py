@@ -419,6 +419,19 @@ class TestDump:
                 assert script.line() == "tree of <init>"
             assert "stacks of all threads" not in script.errors()
 
+    def test_our_own_nudge_is_not_taken_for_a_question(self, tmp_path: Path) -> None:
+        main = """
+        stop = signals.install()
+        stop.arm_last_resort(600.0, reason="far away")
+        serve(stop)
+        """
+        with running(tmp_path, main, SERVE) as script:
+            assert script.line() == "attached"
+            # Signals are taken in turn: what the nudge led to is over by then.
+            script.send(signal.SIGTERM)
+            assert script.line() == "level 1"
+            assert "stacks of all threads" not in script.errors()
+
     def test_a_blocked_loop_shows_its_stack_instead(self, tmp_path: Path) -> None:
         module = SERVE + "\nasync def stuck_here():\n    block()\n"
         main = "serve(signals.install(), stuck_here, dump=lambda: say('dump'))"
