@@ -25,21 +25,26 @@ class Feeder:
     __slots__ = ("_ended", "_task")
 
     def __init__(self, task: asyncio.Task[None]) -> None:
-        self._task = task
+        self._task: asyncio.Task[None] | None = task
         self._ended: trio.Event | None = None
 
     @property
     def done(self) -> bool:
         """Whether the task has ended."""
-        return self._task.done()
+        return self._task is None or self._task.done()
 
     def cancel(self) -> None:
         """Trio or asyncio. Ask the task to end; SGLang's generator then aborts or drops its rid."""
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def forget(self) -> None:
+        """Trio. Let go of the task, which keeps its error, whose frames know the request."""
+        self._task = None
 
     async def wait_ended(self) -> None:
         """Trio. Wait until the task has ended; giving up leaves it running."""
-        if self._task.done():
+        if self._task is None or self._task.done():
             return
         if self._ended is None:
             self._ended = trio.Event()

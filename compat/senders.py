@@ -213,6 +213,7 @@ class PushEgress:
     __slots__ = (
         "_backlog_frames",
         "_discarded",
+        "_ending",
         "_gone",
         "_in_place",
         "_moved",
@@ -231,6 +232,7 @@ class PushEgress:
         self._in_place = IN_PLACE_FRAMES
         self._gone = False
         self._discarded = False
+        self._ending = False
         self._moved: trio.Event | None = None
         self.frames: deque[Response | _End] = deque()
         self.queued = False
@@ -299,12 +301,17 @@ class PushEgress:
             raise ConsumerLeft
 
     async def finish(self) -> None:
-        """Trio. Until the last frame and ``close()`` have run in the sender (rule 121)."""
-        if self.frames or self.held:
-            self._carry_later(_END)
-            await self._wait_empty()
-        elif not self._gone:
-            self._sender.close()
+        """Trio. Until the last frame and ``close()`` have run in the sender (rule 121).
+
+        Once cancelled, it may be waited for again.
+        """
+        if not self._ending:
+            self._ending = True
+            if self.frames or self.held:
+                self._carry_later(_END)
+            elif not self._gone:
+                self._sender.close()
+        await self._wait_empty()
 
     async def flush(self) -> None:
         """Trio. Until the runtime has taken every frame so far."""

@@ -75,7 +75,7 @@ class LiveRequests:
         if self.migrating or self._serving.cancel_scope.cancel_called:
             self.refused += 1
             raise engine_shutdown()
-        request = Request(self, context, egress, planning())
+        request = Request(self, context, egress, planning)
         self._live.add(request)
         self._idle_since = None
         self.admitted += 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -85,7 +85,7 @@ class Request:
         owner: LiveRequests,
         context: Context,
         egress: Egress,
-        planning: Coroutine[Any, Any, Plan],
+        planning: Callable[[], Coroutine[Any, Any, Plan]],
     ) -> None:
         self._owner = owner
         self._egress = egress
@@ -111,12 +111,12 @@ class Request:
 
     # ---- the feeder: asyncio ----
 
-    async def _feed(self, planning: Coroutine[Any, Any, Plan]) -> None:
+    async def _feed(self, planning: Callable[[], Coroutine[Any, Any, Plan]]) -> None:
         """asyncio. Plan, submit, hand chunks over until end of stream; never raises."""
         handover = self._handover
         source: AsyncIterator[Chunk] | None = None
         try:
-            plan = await planning
+            plan = await planning()
             self._planned(plan)
             source = await plan.submit()
             async for chunk in source:
@@ -186,8 +186,10 @@ class Request:
 
     def _order_abort(self) -> None:
         if self.plan is None:
-            # Nothing is submitted, and nothing will be.
+            # Nothing is submitted, and nothing will be. A feeder that was cancelled before its
+            # first step never comes to close the channel itself.
             self._feeder.cancel()
+            self._handover.close()
         elif self._flight is not None:
             self._owner.aborts.order(self._flight, self.context_id, self._abort_ended)
             self._abort_strangers(self._flight)
@@ -320,8 +322,10 @@ class Request:
         meta_info = chunk["meta_info"]
         try:
             await trio_asyncio.aio_as_trio(uploader.upload_choice)(choice_index(chunk), meta_info)
-        except BaseException:
+        except BaseException as error:
             meta_info.clear()
+            # The bridge's frames hold their task, and the task the error: a cycle (rule 55).
+            error.__traceback__ = None
             raise
         responses.uploaded(chunk, shutting_down=self.shutting_down)
         if response is not None and not self.client_left:
@@ -361,17 +365,24 @@ class Request:
             self._owner.clear_leftovers(plan)
         if self._flight is not None:
             self._owner.land(self._flight)
+        feeder.forget()
 
     async def _put_outcome(self, error: BaseException | None) -> None:
         plan = self.plan
+        finished = plan is not None and plan.responses.all_finished
+        if finished and not self._flushed and not self.client_left:
+            # Rule 129: all that was missing when the scope ended is the end of the stream.
+            with trio.move_on_after(constants.EGRESS_FLUSH_S):
+                await self._egress.finish()
+                self._flushed = True
         end = decide(
-            complete=self._flushed and plan is not None and plan.responses.all_finished,
+            complete=finished and self._flushed,
             shutting_down=self.shutting_down,
             client_left=self.client_left,
             submitted=self._chunk_seen or self._abort_sent,
             error=error,
         )
-        if end is not None and not self.client_left:
+        if end is not None and not finished and not self.client_left:
             with trio.move_on_after(constants.EGRESS_FLUSH_S):
                 await self._egress.flush()
         if not self._flushed:
