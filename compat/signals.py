@@ -145,8 +145,6 @@ class StopSignals:
         self._engine_failed_early = False
         self._last_resort: tuple[float, str] | None = None
         self._dump_due: float | None = None
-        self._woken = False
-        """A SIGUSR1 of our own is on its way to the thread: a nudge, not a question."""
         self._leaving: int | None = None
         # Filled by the net handlers, on the main thread.
         self._caught: collections.deque[int] = collections.deque()
@@ -264,7 +262,6 @@ class StopSignals:
         self._wake()
 
     def _wake(self) -> None:
-        self._woken = True
         signal.pthread_kill(self._thread.ident or 0, signal.SIGUSR1)
 
     def _watch(self) -> None:
@@ -313,9 +310,9 @@ class StopSignals:
             info = signal.sigwaitinfo(_OURS)
         if info is None:
             return None
-        # Not by si_code: glibc's sigtimedwait reports SI_TKILL, which would tell, as SI_USER.
-        if info.si_signo == signal.SIGUSR1 and self._woken and info.si_pid == os.getpid():
-            self._woken = False
+        # One of our own is a nudge (`_wake`), never a question. By sender alone: si_code can't
+        # tell, as glibc's sigtimedwait reports SI_TKILL as SI_USER, and a flag could be overtaken.
+        if info.si_signo == signal.SIGUSR1 and info.si_pid == os.getpid():
             return self._caught.popleft() if self._caught else None
         return info.si_signo
 

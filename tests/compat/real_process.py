@@ -75,6 +75,7 @@ class Script:
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [*command, sys.executable, str(path)],
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 bufsize=0,

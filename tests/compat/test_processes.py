@@ -398,7 +398,7 @@ print("not reached", flush=True)
 
 
 REAPER = """
-import trio
+import trio, trio.testing
 
 def orphan():
     # Its parent, a shell, is gone before anybody can see the two together.
@@ -415,21 +415,36 @@ def zombies():
 def exits_with_7():
     sys.exit(7)
 
+def refuse(path):
+    raise FileNotFoundError(path)
+
+class InThread(threading.Thread):
+    pid = exitcode = None
+    asked = threading.Event()
+
+    def run(self):
+        self.pid = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 8"], os.environ)
+        self.asked.wait()
+        self.exitcode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
 async def main():
     spawn = multiprocessing.get_context("spawn").Process
-    before = subprocess.Popen(["sh", "-c", "exit 4"])
+    # Known to its owner by nothing but its pid.
+    before = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 4"], os.environ)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: processes.reap_orphans(interval=0.05, patience=0.2))
+        await trio.testing.wait_all_tasks_blocked()
         spawned = spawn(target=exits_with_7)
         spawned.start()
         popen = subprocess.Popen(["sh", "-c", "exit 5"])
         process = await trio.lowlevel.open_process(["sh", "-c", "exit 6"])
-        in_thread = await trio.to_thread.run_sync(
-            lambda: subprocess.Popen(["sh", "-c", "exit 8"])
-        )
+        in_thread = InThread()
+        in_thread.start()
+        while in_thread.pid is None:
+            await trio.sleep(0.01)
         for _ in range(5):
             orphan()
-        ours = {before.pid, spawned.pid, popen.pid, process.pid, in_thread.pid}
+        ours = {before, spawned.pid, popen.pid, process.pid, in_thread.pid}
         while await processes.wait_process_exit(spawned.pid) is None:
             await trio.sleep(0.01)
         await trio.sleep(0.6)
@@ -439,13 +454,20 @@ async def main():
         say(zombies() == ours)
         nursery.cancel_scope.cancel()
     spawned.join()
-    say(before.wait(), popen.wait(), await process.wait(), spawned.exitcode, in_thread.wait())
+    in_thread.asked.set()
+    in_thread.join()
+    alone = os.waitstatus_to_exitcode(os.waitpid(before, 0)[1])
+    say(alone, popen.wait(), await process.wait(), spawned.exitcode, in_thread.exitcode)
 """
 
 
 class TestReapOrphans:
-    def test_as_subreaper(self, tmp_path: Path) -> None:
-        with running(tmp_path, "signals.install()\ntrio.run(main)", REAPER) as script:
+    @pytest.mark.parametrize("kernel_lists_children", [True, False])
+    def test_as_subreaper(self, tmp_path: Path, kernel_lists_children: bool) -> None:
+        main = "" if kernel_lists_children else "processes.open = refuse\n"
+        main += "signals.install()\nsay(os.getpid(), processes.adopts_orphans())\ntrio.run(main)"
+        with running(tmp_path, main, REAPER) as script:
+            assert script.line() == f"{script.process.pid} True"
             assert [script.line(), script.line()] == ["True", "4 5 6 7 8"]
             assert script.status() == 0
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -195,6 +196,20 @@ class TestBeforeAttach:
             assert script.status() == 0
             assert script.lines() == []
 
+    def test_orphans_of_its_children_go_too(self, tmp_path: Path) -> None:
+        main = """
+        signals.install()
+        subprocess.run(["sh", "-c", "sleep 600 &"], check=True)
+        say("up")
+        block()
+        """
+        with running(tmp_path, main) as script:
+            assert script.line() == "up"
+            assert len(script.living()) == 3  # itself, the resource tracker, sleep
+            script.send(signal.SIGTERM)
+            assert script.status() == 0
+            assert script.living() == []
+
     def test_shared_memory_is_unlinked(self, tmp_path: Path) -> None:
         main = """
         from multiprocessing.shared_memory import SharedMemory
@@ -266,12 +281,15 @@ class TestAttached:
         while not stop.level:
             time.sleep(0.001)
         say("ended", stop.level)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        sys.stdin.read()
+        while not os.path.exists("go"):
+            time.sleep(0.01)
         os._exit(5)
         """
-        with running(tmp_path, main, module) as script:
+        with running(tmp_path, f"os.chdir({str(tmp_path)!r})\n" + dedent(main), module) as script:
             assert [script.line(), script.line()] == ["attached", "ended 1"]
+            script.send(signal.SIGUSR1)
+            script.wait_for_error("Trio has ended; stacks of all threads")
+            (tmp_path / "go").touch()
             assert script.status() == 5
             assert script.lines() == []
 
@@ -368,7 +386,6 @@ class TestEngineFailed:
         main = """
         stop = signals.install()
         say("up")
-        sys.stdin.readline()
         while not stop._engine_failed_early:
             time.sleep(0.001)
         serve(stop, engine_failed=lambda: say("engine failed"))
@@ -422,7 +439,8 @@ class TestDump:
     def test_our_own_nudge_is_not_taken_for_a_question(self, tmp_path: Path) -> None:
         main = """
         stop = signals.install()
-        stop.arm_last_resort(600.0, reason="far away")
+        for _ in range(1000):
+            stop.arm_last_resort(600.0, reason="far away")
         serve(stop)
         """
         with running(tmp_path, main, SERVE) as script:
