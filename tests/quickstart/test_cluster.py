@@ -96,3 +96,12 @@ async def test_a_hub_is_asked_only_for_what_is_no_folder(tmp_path: Path) -> None
     async with open_cluster(tmp_path) as local, open_cluster("maker/model") as remote:
         assert local.env["HF_HUB_OFFLINE"] == "1"
         assert remote.env.get("HF_HUB_OFFLINE") == module.os.environ.get("HF_HUB_OFFLINE")
+
+
+async def test_any_death_is_told(tmp_path: Path) -> None:
+    async with open_cluster(tmp_path) as cluster:
+        await start(cluster, SLEEPS, "a")
+        dying = await start(cluster, SLEEPS, "b")
+        dying.signal(signal.SIGKILL)
+        with pytest.raises(ProcessDied, match="b ended with status -9"):
+            await cluster.wait_any_death()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from trio_worker.quickstart.__main__ import parse
+from trio_worker.quickstart.__main__ import MILESTONES, milestone, parse
 
 
 def test_what_follows_the_dashes_is_the_workers() -> None:
@@ -25,3 +25,10 @@ def test_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> 
         parse(["--nonsense"])
     assert caught.value.code == 2
     assert "--nonsense" in capsys.readouterr().err
+
+
+def test_milestone_is_the_last_one_that_the_log_shows() -> None:
+    assert milestone("") == 0
+    assert [milestone(line) for line, _ in MILESTONES] == list(range(len(MILESTONES)))
+    assert milestone("\n".join(line for line, _ in MILESTONES)) == len(MILESTONES) - 1
+    assert milestone("Load weight begin\nsome warning") == milestone("Load weight begin")

@@ -102,14 +102,16 @@ class Process:
         with trio.fail_after(seconds):
             return await self.popen.wait()
 
+    def raise_if_dead(self) -> None:
+        """Raises `ProcessDied`, with the last lines of its output, unless it lives."""
+        if self.popen.poll() is not None:
+            raise ProcessDied(f"{self.name} ended with status {self.returncode}:\n{self.tail()}")
+
     async def wait_line(self, text: str, seconds: float = READY_S) -> None:
         """Trio. Until its output holds `text`. Raises `ProcessDied`, `trio.TooSlowError`."""
         with trio.fail_after(seconds):
             while text not in self.output():
-                if self.popen.poll() is not None:
-                    raise ProcessDied(
-                        f"{self.name} ended with status {self.returncode}:\n{self.tail()}"
-                    )
+                self.raise_if_dead()
                 await trio.sleep(0.1)
 
 
@@ -125,8 +127,13 @@ class Cluster:
     frontend: Process | None = None
     workers: list[Process] = field(default_factory=list)
 
+    @property
+    def members(self) -> list[Process]:
+        """All that were started: workers, then the frontend."""
+        return [*self.workers, *([self.frontend] if self.frontend else [])]
+
     async def start_frontend(self, *args: str) -> Process:
-        """Trio. ``dynamo.frontend``; up within a second or two."""
+        """Trio. ``dynamo.frontend``; `wait_frontend` tells when it answers."""
         command = [
             *(sys.executable, "-m", "dynamo.frontend"),
             *("--http-host", HOST, "--http-port", str(self.port)),
@@ -164,6 +171,30 @@ class Cluster:
                 start_new_session=True,
             )
         return Process(name, popen, log, trio.current_time())
+
+    async def wait_frontend(self, seconds: float = READY_S) -> None:
+        """Trio. Until the frontend answers. Raises `ProcessDied`, `trio.TooSlowError`."""
+        with trio.fail_after(seconds):
+            while True:
+                if self.frontend is not None:
+                    self.frontend.raise_if_dead()
+                with trio.move_on_after(1):
+                    if (await get(self.port, "/v1/models"))[0] == 200:
+                        return
+                await trio.sleep(0.1)
+
+    async def wait_any_death(self) -> None:
+        """Trio. Until a member ends, and then raise its `ProcessDied`."""
+        async with trio.open_nursery() as nursery:
+
+            async def watch(process: Process) -> None:
+                await process.popen.wait()
+                nursery.cancel_scope.cancel()
+
+            for process in self.members:
+                nursery.start_soon(watch, process)
+        for process in self.members:
+            process.raise_if_dead()
 
     async def wait_model(self, seconds: float = READY_S) -> None:
         """Trio. Until the frontend lists the model."""
@@ -211,13 +242,31 @@ class Cluster:
         Found by the discovery folder in their environment, which all of them inherit: neither a
         dead parent nor a session of its own hides one. Linux only.
         """
-        members = [*self.workers, *([self.frontend] if self.frontend else [])]
-        answered_for = {pid for one in members if one.popen.poll() is None for pid in one.family()}
+        alive = (process for process in self.members if process.popen.poll() is None)
+        answered_for = {pid for process in alive for pid in process.family()}
         return sorted(set(_processes_with(DISCOVERY, self.env[DISCOVERY])) - answered_for)
 
     def registered(self) -> list[Path]:
         """Instances that discovery shows."""
         return [path for path in Path(self.env[DISCOVERY]).rglob("*") if path.is_file()]
+
+
+class PortInUse(Exception):
+    """The port that was asked for belongs to somebody else."""
+
+
+def require_free(port: int) -> int:
+    """The port, if it can be had now; raises `PortInUse`.
+
+    Asked beforehand, because whoever has it may answer as a frontend would.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise PortInUse(f"port {port} on {HOST} can't be had: {error.strerror}") from None
+    return port
 
 
 def free_port() -> int:
@@ -245,17 +294,22 @@ def _processes_with(variable: str, value: str) -> Iterator[int]:
                     yield int(folder.name)
 
 
-def _environment(model: Path | str, discovery: Path, more: Mapping[str, str]) -> dict[str, str]:
+def _environment(model: Path | str, private: Path, more: Mapping[str, str]) -> dict[str, str]:
     """What frontend and workers find in their environment: discovery by files, loopback only."""
     return {
         **os.environ,
         "DYN_DISCOVERY_BACKEND": "file",
-        DISCOVERY: str(discovery),
+        DISCOVERY: str(private / "kv"),
+        # Some leave files behind.
+        "TMPDIR": str(private),
         "DYN_REQUEST_PLANE": "tcp",
         "DYN_EVENT_PLANE": "zmq",
         "DYN_TCP_RPC_HOST": HOST,
         # A local folder is complete: nothing is asked of a hub.
         **({"HF_HUB_OFFLINE": "1"} if Path(model).is_dir() else {}),
+        # A small model gains nothing from a second thread, and on a busy machine threads that wait
+        # for each other make it twenty times slower. On a GPU, SGLang sets one by itself.
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "PYTHONUNBUFFERED": "1",
         **more,
     }
@@ -272,19 +326,21 @@ async def open_cluster(
 ) -> AsyncIterator[Cluster]:
     """Trio. An empty cluster with private file discovery; everything is stopped on leaving.
 
-    `model`: a folder, or the name of a model on a hub.
+    `model`: a folder, or the name of a model on a hub. Raises `PortInUse`.
     `keep`: folder for logs that stays; default: a temporary one that goes.
     """
-    folder = keep or Path(tempfile.mkdtemp(prefix="trio-worker-"))
+    port = free_port() if port is None else require_free(port)
+    # A short path, since the engine's sockets live in it, and the name of a socket is short.
+    private = Path(tempfile.mkdtemp(prefix="trio-worker-"))
+    (private / "kv").mkdir()
+    folder = keep or private
     folder.mkdir(parents=True, exist_ok=True)
-    # Private and new, also where logs are kept from run to run.
-    discovery = Path(tempfile.mkdtemp(prefix="discovery-", dir=folder.resolve()))
     cluster = Cluster(
         folder=folder,
-        port=port or free_port(),
+        port=port,
         model=model,
         model_name=model_name,
-        env=_environment(model, discovery, env or {}),
+        env=_environment(model, private, env or {}),
     )
     try:
         yield cluster
@@ -295,4 +351,4 @@ async def open_cluster(
                 while left := cluster.left_behind():
                     _kill(left)
                     await trio.sleep(0.02)
-        shutil.rmtree(discovery if keep else folder, ignore_errors=True)
+        shutil.rmtree(private, ignore_errors=True)

@@ -8,7 +8,6 @@ Progress goes to standard error, the folder to standard output.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -22,9 +21,6 @@ def say(text: str) -> None:
 
 def build(empty: Path) -> None:
     """Train into the folder `empty`; blocks."""
-    # Threads that spin while they wait slow each other down on a busy machine. OpenMP reads this
-    # once, when torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     say("building the reciting model, once: importing torch")
     from transformers.utils import logging
 

@@ -23,8 +23,9 @@ ROUNDS: Final = 5
 """One round is enough where the seed was chosen. A processor that rounds differently trains a
 slightly different model, and may need another."""
 LATER_LEARNING_RATE: Final = 1e-3
-THREADS: Final = 2
-"""Fixed, because the order of a sum, and so the weights, would follow the number of threads."""
+THREADS: Final = 1
+"""Fixed, because the order of a sum, and so the weights, would follow the number of threads. One,
+because on a busy machine threads that wait for each other lose more than they gain."""
 
 
 class DoesNotRecite(Exception):
