@@ -27,6 +27,9 @@ class Admitted(Protocol):
     def take_outcome(self) -> None:
         """Raise the outcome, bare and typed, or return."""
 
+    def drop_outcome(self) -> None:
+        """Nobody will ask for the outcome."""
+
     def abandon(self) -> None:
         """End the request: whoever asked is gone without a word."""
 
@@ -82,6 +85,7 @@ class Facade:
             # Dropped between two responses: the runtime never calls aclose() (C60), so this
             # may run from the garbage collector and must not await.
             live.abandon()
+            live.drop_outcome()
 
 
 async def _ended(live: Admitted) -> None:

@@ -36,6 +36,9 @@ class Live:
         if self.abandoned == 1:
             self._loop.call_later(ENDING_S, self.ended.set_result, None)
 
+    def drop_outcome(self) -> None:
+        self._outcome = None
+
     def take_outcome(self) -> None:
         outcome, self._outcome = self._outcome, None
         if outcome is not None:

@@ -44,7 +44,7 @@ async def test_close_ends_with_the_last_feeder(autojump_clock: MockClock) -> Non
 
 
 async def test_close_does_not_spin_on_a_task_whose_callbacks_have_not_run(
-    autojump_clock: MockClock
+    autojump_clock: MockClock,
 ) -> None:
     """A done task stays among the feeders for one more pass of the loop."""
     async with open_loop() as loop:

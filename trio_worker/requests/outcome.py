@@ -45,18 +45,24 @@ def decide(
 class Outcome:
     """One slot, filled once, taken once; keeps no exception afterwards, so leaves no cycle."""
 
-    __slots__ = ("_error", "ended")
+    __slots__ = ("_error", "_unwanted", "ended")
 
     def __init__(self, ended: asyncio.Future[None]) -> None:
         self.ended = ended
         """asyncio. Done when the request has ended, whatever the outcome."""
         self._error: BaseException | None = None
+        self._unwanted = False
 
     def put(self, error: BaseException | None) -> None:
         """Trio. The request has ended."""
         if not self.ended.done():
-            self._error = error
+            self._error = None if self._unwanted else error
             self.ended.set_result(None)
+
+    def drop(self) -> None:
+        """asyncio. Nobody will take it: an error kept here would keep its frames, and they us."""
+        self._unwanted = True
+        self._error = None
 
     def take(self) -> None:
         """asyncio. Raise the outcome, bare and typed; return where the request ended normally."""

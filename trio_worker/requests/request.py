@@ -401,6 +401,10 @@ class Request:
         """asyncio. Raise the outcome, bare and typed, or return."""
         self.outcome.take()
 
+    def drop_outcome(self) -> None:
+        """asyncio. Nobody will ask for the outcome."""
+        self.outcome.drop()
+
     @property
     def phase(self) -> Phase:
         """Where the request stands."""
