@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from trio_worker.roles.submission import (
     EngineRecorder,
     NativeSubmission,
     Submission,
-    choices_of,
+    native_choices,
 )
 
 
@@ -31,11 +32,15 @@ class DecodeRequests(Control, DecodeWorkerHandler):  # type: ignore[misc]
     async def plan(self, request: dict[str, Any], context: Any) -> Plan:
         """asyncio. Decide everything about `request`; raises what the incumbent raises."""
         planner = copy.copy(self)
-        planner.engine = EngineRecorder(self.engine)
+        planner.engine = self._recorder
         # Run to its end: a generator left half-way would be closed by a task of its own.
         plans = [plan async for plan in super(DecodeRequests, planner).generate(request, context)]
         plan: Plan = plans[0]
         return plan
+
+    @functools.cached_property
+    def _recorder(self) -> EngineRecorder:
+        return EngineRecorder(self.engine)
 
     async def _process_token_stream(
         self,
@@ -101,11 +106,17 @@ class DecodeRequests(Control, DecodeWorkerHandler):  # type: ignore[misc]
         self,
         request: dict[str, Any],
         native_payload: Mapping[str, Any],
+        input_param: dict[str, Any],
         *args: Any,
         **kwargs: Any,
     ) -> NativeSubmission:
-        stream = super()._native_generate_stream(request, native_payload, *args, **kwargs)
-        return NativeSubmission(stream, choices_of(native_payload.get("sampling_params")))
+        stream = super()._native_generate_stream(
+            request, native_payload, input_param, *args, **kwargs
+        )
+        choices = native_choices(
+            native_payload.get("sampling_params"), input_param.get("input_ids")
+        )
+        return NativeSubmission(stream, choices)
 
     async def _process_native_generate_stream(
         self,

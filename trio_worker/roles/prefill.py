@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 from dynamo.sglang.request_handlers import PrefillWorkerHandler
@@ -24,10 +25,14 @@ class PrefillRequests(Control, PrefillWorkerHandler):  # type: ignore[misc]  # D
 
     tap: bool = True
 
+    @functools.cached_property
+    def _recorder(self) -> EngineRecorder:
+        return EngineRecorder(self.engine)
+
     async def plan(self, request: dict[str, Any], context: Any) -> Plan:
         """asyncio. Decide everything about `request`; raises what the incumbent raises."""
         planner = copy.copy(self)
-        planner.engine = EngineRecorder(self.engine)
+        planner.engine = self._recorder
         planner._consumed = []
         outputs = [out async for out in super(PrefillRequests, planner).generate(request, context)]
         if isinstance(outputs[0], Submission):

@@ -40,7 +40,10 @@ class Submission:
 
 
 class EngineRecorder:
-    """The engine as a request sees it while it is planned: ``async_generate`` is noted, not run."""
+    """The engine as a request sees it while it is planned: ``async_generate`` is noted, not run.
+
+    One for all requests: Dynamo looks up what the call accepts, and remembers it by function.
+    """
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -68,6 +71,14 @@ class NativeSubmission:
     async def submit(self) -> AsyncIterator[Chunk]:
         """asyncio. The stream; it does nothing until it is iterated."""
         return self.stream
+
+
+def native_choices(sampling_params: Any, input_ids: Any) -> int:
+    """Streams that SGLang finishes for one native request: each of its prompts has its own."""
+    if isinstance(sampling_params, list):
+        return choices_of(sampling_params)
+    prompts = len(input_ids) if input_ids and isinstance(input_ids[0], list) else 1
+    return prompts * choices_of(sampling_params)
 
 
 def choices_of(sampling_params: Any) -> int:
