@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""Clients that leave, at whatever moment, through the real frontend by closing their sockets."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+import trio
+
+from tests.e2e.served import Served
+from trio_worker.quickstart.chat import Answer
+from trio_worker.quickstart.recitation import PASSAGE
+from trio_worker.standin.events import read_events
+
+pytestmark = [pytest.mark.e2e]
+
+CANCELS = 1000
+AT_ONCE = 32
+"""Clients at a time."""
+
+WARM_UP = 200
+"""Cancels after which memory is compared: pools and caches are full by then."""
+
+GROWTH = 24 * 2**20
+"""Bytes that a worker may grow over the rest: under 32 kB a request, were all of it a leak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """One client and when it leaves."""
+
+    question: str
+    choices: int
+    tokens: int
+    patience: float
+    """Seconds from the request to its departure."""
+
+
+def draw(source: random.Random, number: int) -> Departure:
+    """From before the registration to behind the last chunk; some slow, some with n = 3."""
+    tokens = source.choice((5, 40, 200))
+    return Departure(
+        question=f"{source.choice(('', '', 'SLOW ', 'LATE '))}number {number}",
+        choices=source.choice((1, 1, 1, 3)),
+        tokens=tokens,
+        # A token takes 10 ms; a third more than the whole stream at most.
+        patience=source.choice((0.05, 0.3, 1.3)) * source.random() * tokens * 0.01 + 0.005,
+    )
+
+
+async def leave(served: Served, departure: Departure) -> bool:
+    """Trio. Whether the client had to go before its answer was complete."""
+    options = {"n": departure.choices, "temperature": 0.001} if departure.choices > 1 else {}
+    answer = Answer()
+    with trio.move_on_after(departure.patience):
+        await served.ask(departure.question, max_tokens=departure.tokens, answer=answer, **options)
+    # What did come was right, and nobody had an error.
+    assert answer.errors == []
+    expected = served.backing.expected(departure.question, departure.tokens)
+    for text in answer.texts.values():
+        assert expected.startswith(text)
+    return not answer.done
+
+
+async def leave_all(served: Served, departures: list[Departure]) -> int:
+    """Trio. All departures, `AT_ONCE` at a time; how many went early."""
+    early = 0
+    room = trio.CapacityLimiter(AT_ONCE)
+
+    async def one(departure: Departure) -> None:
+        nonlocal early
+        async with room:
+            early += await leave(served, departure)
+
+    async with trio.open_nursery() as nursery:
+        for departure in departures:
+            nursery.start_soon(one, departure)
+    return early
+
+
+@pytest.mark.timeout(400)
+async def test_1000_clients_leave_at_random_moments(stand_in: Served) -> None:
+    source = random.Random(20_26)
+    departures = [draw(source, number) for number in range(CANCELS)]
+    early = await leave_all(stand_in, departures[:WARM_UP])
+    await stand_in.wait_idle()
+    before = stand_in.resident_bytes()
+    early += await leave_all(stand_in, departures[WARM_UP:])
+    await stand_in.wait_idle()
+    assert early > CANCELS / 2
+    assert stand_in.resident_bytes() - before < GROWTH
+    # Each departure reached the engine: nobody ran to an end that no one waited for.
+    finished = read_events(stand_in.backing.log, "finish")
+    aborted = [one for one in finished if one["type"] == "abort"]
+    assert len(aborted) > CANCELS / 4
+    assert finished[-1]["running"] == finished[-1]["waiting"] == 0
+    answer = await stand_in.ask("still there", max_tokens=30)
+    assert answer.text == stand_in.backing.expected("still there", 30)
+
+
+@pytest.mark.timeout(200)
+async def test_clients_of_the_real_engine_leave(served: Served) -> None:
+    source = random.Random(7)
+    left = 0
+
+    async def one(number: int) -> None:
+        nonlocal left
+        answer = Answer()
+        with trio.move_on_after(source.random() * 2):
+            await served.ask(f"Recite. {number}", max_tokens=len(PASSAGE), answer=answer)
+        assert answer.errors == []
+        assert PASSAGE.startswith(answer.text)
+        left += not answer.done
+
+    async with trio.open_nursery() as nursery:
+        for number in range(48):
+            nursery.start_soon(one, number)
+    assert left > 24
+    await served.wait_idle()
+    answer = await served.ask("Recite.", max_tokens=30)
+    assert answer.text == PASSAGE[:30]

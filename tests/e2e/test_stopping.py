@@ -1,0 +1,30 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""The ordered end of a whole cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.e2e.served import Ending, Served
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120), pytest.mark.ends_cluster]
+
+
+def assert_clean(ending: Ending) -> None:
+    assert ending.statuses == {"worker-0": 0, "frontend": 0}
+    assert ending.descendants == []
+    assert ending.left_behind == []
+    assert ending.registered == []
+    assert "Traceback" not in ending.worker_output
+
+
+def test_real_engine_leaves_nothing(served: Served, end_cluster: Callable[[str], Ending]) -> None:
+    assert_clean(end_cluster("recitation"))
+
+
+def test_stand_in_leaves_nothing(stand_in: Served, end_cluster: Callable[[str], Ending]) -> None:
+    assert_clean(end_cluster("stand_in"))
