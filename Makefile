@@ -39,6 +39,6 @@ lint: venv ## ruff and mypy
 simulate: venv ## the request path under SEEDS random schedules, on all cores
 	@$(PY) -m tests.simulation --seeds $(SEEDS)
 
-clean: ## what make made, but not the model cache
-	rm -rf .venv build
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+clean: ## caches and build outputs; .venv and the model cache stay (rm -r them by hand)
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
