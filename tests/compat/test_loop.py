@@ -204,13 +204,14 @@ async def test_a_storm_delays_trio_by_less_than_10_ms(
     async with open_loop() as loop:
         storm = Storm(loop, rearm)
         for _ in range(100):
-            start = time.perf_counter()
+            # The thread's own time: the bound is the loop's, not a busy machine's scheduler's.
+            start = time.thread_time()
             await trio.lowlevel.checkpoint()
-            lags.append(time.perf_counter() - start)
+            lags.append(time.thread_time() - start)
         storm.on = False
     assert storm.runs >= 20
-    # The median: the issue sets the bound for the loop, not for a busy machine's scheduler.
-    assert statistics.median(lags) < 0.010
+    # All but a few, which a full garbage collection of the whole test session may hit.
+    assert statistics.quantiles(lags, n=20)[-1] < 0.010
 
 
 async def test_slow_callbacks_end_the_batch_early() -> None:
