@@ -84,7 +84,7 @@ class Trials:
             self.results.outcomes[name] = []
             keep = self._options.logs / name if self._options.logs else None
             self.say(f"{name}: a frontend and two workers start")
-            async with open_members(name, self._backing, keep) as members:
+            async with open_members(name, self._backing, keep=keep) as members:
                 await self._run_all(members, source)
 
     async def _run_all(self, members: Members, source: random.Random) -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,13 +69,14 @@ class Members:
     started: int = 0
     _starting: trio.Lock = field(default_factory=trio.Lock)
 
-    async def start(self, case: Case | None) -> Member:
+    async def start(self, case: Case | None, *args: str) -> Member:
         """Trio. One more worker, ready; its environment is that of the case that will end it."""
         async with self._starting:  # one at a time: what is new in discovery is its own
             known = set(self.cluster.registered())
             port = free_system_port()
             worker = await self.cluster.start_worker(
                 *self.backing.args,
+                *args,
                 module=MODULES[self.implementation, isinstance(self.backing, Recitation)],
                 env={**system_env(self.backing, port), **(case.env if case else {})},
                 name=f"{self.implementation}-{self.started}",
@@ -93,12 +94,16 @@ class Members:
 
 @asynccontextmanager
 async def open_members(
-    implementation: str, backing: Backing, keep: Path | None = None
+    implementation: str,
+    backing: Backing,
+    *,
+    env: Mapping[str, str] | None = None,
+    keep: Path | None = None,
 ) -> AsyncIterator[Members]:
     """Trio. A frontend without workers yet."""
     root = str(Path(__file__).parents[2])
     async with open_cluster(
-        backing.model, model_name=backing.name, env={"PYTHONPATH": root}, keep=keep
+        backing.model, model_name=backing.name, env={"PYTHONPATH": root, **(env or {})}, keep=keep
     ) as cluster:
         await cluster.start_frontend("--migration-limit", str(MIGRATION_LIMIT))
         yield Members(implementation, cluster, backing)
