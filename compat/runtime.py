@@ -290,7 +290,7 @@ class WorkerRuntime:
         if self._discovery_backend != "file":
             return
         instances = {f"{served.endpoint.connection_id():x}" for served in self._served}
-        while any(map(_files_of, instances)):  # noqa: ASYNC110  # files tell nobody
+        while any(map(_files_of, instances)):  # files tell nobody
             await trio.sleep(GONE_POLL_S)
 
 
