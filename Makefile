@@ -9,7 +9,7 @@ PORT ?= 8000
 SEEDS ?= 100000
 N ?= 10
 
-.PHONY: help venv serve smoke test lock lint simulate clean
+.PHONY: help venv serve smoke test lock lint simulate bench bench-quick trials clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -38,6 +38,15 @@ lint: venv ## ruff and mypy
 
 simulate: venv ## the request path under SEEDS random schedules, on all cores
 	@$(PY) -m tests.simulation --seeds $(SEEDS)
+
+bench: venv ## everything side by side with the incumbent, about an hour (build/bench/report.html)
+	@$(PY) -m tests.bench
+
+bench-quick: venv ## the same figures from a run of under five minutes
+	@$(PY) -m tests.bench --quick
+
+trials: venv ## stop workers in mid-stream, N of each kind, ours and the incumbent's
+	@$(PY) -m tests.trials --n $(N)
 
 clean: ## caches and build outputs; .venv and the model cache stay (rm -r them by hand)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
