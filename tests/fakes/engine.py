@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import weakref
 from collections import deque
@@ -28,7 +29,7 @@ from sglang.srt.entrypoints.engine import Engine
 from sglang.srt.managers.io_struct import AbortReq
 from sglang.srt.managers.tokenizer_manager import TokenizerManager
 from sglang.srt.observability.req_time_stats import APIServerReqTimeStats
-from sglang.srt.runtime_context import publish
+from sglang.srt.runtime_context import assert_published, publish
 from sglang.srt.server_args import ServerArgs
 
 from .journal import Journal
@@ -303,6 +304,30 @@ def _name(rid: Any) -> str | None:
     return rid if isinstance(rid, str) else rid[0] if rid else None
 
 
+@functools.cache
+def _server_args(options: tuple[tuple[str, Any], ...]) -> ServerArgs:
+    return ServerArgs(
+        model_path="dummy",
+        device="cpu",
+        served_model_name="fake-model",
+        dist_init_addr="127.0.0.1:29500",
+        **{"incremental_streaming_output": True, **dict(options)},
+    )
+
+
+def published_server_args(**options: Any) -> ServerArgs:
+    """SGLang's arguments with `options`, published in this process unless they are already.
+
+    Resolving and publishing costs more than the rest of a fake engine.
+    """
+    server_args = _server_args(tuple(sorted(options.items())))
+    try:
+        assert_published(server_args, role="tokenizer")
+    except RuntimeError:
+        publish(server_args, role="tokenizer")
+    return server_args
+
+
 class FakeEngine(Engine):
     """``sglang.Engine`` around a `FakeTokenizerManager`. Build and use it on one loop."""
 
@@ -320,16 +345,7 @@ class FakeEngine(Engine):
         `server_args` are SGLang's; they are published process-wide, as SGLang does it, so that
         the newest engine wins.
         """
-        arguments = {
-            "model_path": "dummy",
-            "device": "cpu",
-            "served_model_name": "fake-model",
-            "incremental_streaming_output": True,
-            "dist_init_addr": "127.0.0.1:29500",
-            **(server_args or {}),
-        }
-        self.server_args = ServerArgs(**arguments)
-        publish(self.server_args, role="tokenizer")
+        self.server_args = published_server_args(**(server_args or {}))
         self.journal = journal
         self.tokenizer_manager = manager_class(
             self.server_args, None, start_pd_bootstrap_service=False

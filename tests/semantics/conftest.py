@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -47,6 +49,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     reason=f"rule {rule.group(1) if rule else '?'} [FIX]: {fixed.args[0]}",
                 )
             )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def debug_messages() -> Iterator[None]:
+    """The harness keeps them all; changing the level per run would cost as much as a run."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.DEBUG)
+    yield
+    root.setLevel(level)
 
 
 @pytest.fixture

@@ -452,15 +452,13 @@ class _RunLog(logging.Handler):
 @contextmanager
 def _log_of_the_run() -> Iterator[_RunLog]:
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers = root.handlers[:]
     log = _RunLog()
     root.handlers[:] = [log]
-    root.setLevel(logging.DEBUG)
     try:
         yield log
     finally:
         root.handlers[:] = handlers
-        root.setLevel(level)
 
 
 def _dump(observation: Observation, name: str) -> None:

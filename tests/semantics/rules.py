@@ -19,7 +19,7 @@ RULES_HERE = frozenset({*range(1, 91), *range(109, 122), *range(129, 133)})
 NOT_HERE: dict[int, str] = {
     9: "names the incumbent's states and debug lines; what follows from them is rules 10-18, 45-53",
     54: "a reader that is one chunk ahead at most: the engine pushes outputs to us (the tap), so"
-    " that what is bounded is what waits (tests/compat, D31)",
+    " that what is bounded is what waits (tests/compat/test_handover.py, D31)",
     57: "a cost, not a behaviour: make bench",
     63: "the incumbent's future of the request id, which we do not have; its effect is rule 21",
     86: "multimodal prefill (role R7) is not built: refused by name at start",
