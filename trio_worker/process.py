@@ -22,13 +22,14 @@ from dynamo.sglang._compat import override_server_args
 from dynamo.sglang.nixl_telemetry import install_scheduler_process_wrapper
 
 from compat.engine import prepare_engine_class
+from compat.reachable import check_engine_ports
 from compat.signals import StopSignals
 from trio_worker import constants
-from trio_worker.cli import RoleNotBuilt, WorkerOptions, role_of, run_parser
-from trio_worker.errors import explain
+from trio_worker.cli import WorkerOptions, role_of, run_parser
+from trio_worker.errors import explain, status_of
 from trio_worker.responses import coalesce
 from trio_worker.roles.registry import implementation_of
-from trio_worker.shutdown import ExitStatus, leave
+from trio_worker.shutdown import leave
 from trio_worker.standin import parse_script
 from trio_worker.standin.install import install as install_stand_in
 from trio_worker.worker import main
@@ -44,17 +45,15 @@ def run_process(signals: StopSignals, options: WorkerOptions, argv: list[str]) -
         role = implementation_of(role_of(config))
         dump_config(config.dynamo_args.dump_config_to, config)
         _prepare(options, config)
-    except RoleNotBuilt as error:
-        logger.error("%s", error)
-        leave(ExitStatus.USAGE)
     except Exception as error:
         logger.error("%s", explain(error), exc_info=logger.isEnabledFor(logging.DEBUG))
-        leave(ExitStatus.FAILED)
+        leave(status_of(error))
     leave(trio.run(main, signals, options, config, role))
 
 
 def _prepare(options: WorkerOptions, config: Any) -> None:
-    """What must be in place before any engine is built."""
+    """What must be in place before any engine is built. Raises what would keep it from starting."""
+    check_engine_ports(config.server_args)
     install_scheduler_process_wrapper()
     if config.server_args.load_format == "gms" and os.environ.get("DYN_GMS_USE_V1") != "true":
         from gpu_memory_service.integrations.sglang import setup_gms
