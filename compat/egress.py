@@ -26,6 +26,10 @@ class Egress(Protocol):
     """The consumer's end of one request."""
 
     @property
+    def waiting(self) -> int:
+        """Responses that wait for the consumer or a carrier."""
+
+    @property
     def backlogged(self) -> bool:
         """Whether the consumer is so far behind that chunks had better wait and merge."""
 
@@ -58,6 +62,11 @@ class PullEgress:
         self._waiter: asyncio.Future[None] | None = None
         self._room = trio.Event()
         self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Responses that wait to be fetched."""
+        return len(self._waiting)
 
     @property
     def backlogged(self) -> bool:

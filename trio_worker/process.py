@@ -46,7 +46,8 @@ def run_process(signals: StopSignals, options: WorkerOptions, argv: list[str]) -
         dump_config(config.dynamo_args.dump_config_to, config)
         _prepare(options, config)
     except Exception as error:
-        logger.error("%s", explain(error), exc_info=logger.isEnabledFor(logging.DEBUG))
+        if str(error):
+            logger.error("%s", explain(error), exc_info=logger.isEnabledFor(logging.DEBUG))
         leave(status_of(error))
     leave(trio.run(main, signals, options, config, role))
 

@@ -19,7 +19,7 @@ closes part after part, and cancels the process scope when nothing of worth is l
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,7 @@ from compat.processes import reap_orphans
 from compat.runtime import WorkerRuntime, open_runtime
 from compat.senders import Senders
 from compat.signals import StopSignals
+from trio_worker import inside
 from trio_worker.branch import Branch, open_branch
 from trio_worker.cli import WorkerOptions
 from trio_worker.errors import explain
@@ -75,7 +76,7 @@ async def main(signals: StopSignals, options: WorkerOptions, config: Any, role: 
                 process.start_soon(reap_orphans)
                 process.start_soon(_conduct, signals, shutdown, (building, starting), process)
                 with building:
-                    await _live(loop, options, config, role, shutdown, starting)
+                    await _live(loop, signals, options, config, role, shutdown, starting)
         shutdown.run_deferred(loop.recorded_signal_handlers, signals.first_signal)
     except Exception as error:
         logger.exception("The worker failed outside of its tree")
@@ -86,6 +87,7 @@ async def main(signals: StopSignals, options: WorkerOptions, config: Any, role: 
 
 async def _live(
     loop: WorkerLoop,
+    signals: StopSignals,
     options: WorkerOptions,
     config: Any,
     role: Role,
@@ -138,6 +140,7 @@ async def _live(
                 senders=senders,
                 shutdown=shutdown,
             )
+            _show(signals, shutdown, worker)
             with starting:
                 await role.serve(worker)
             services.start_service(garbage.keep)
@@ -157,7 +160,19 @@ async def _known_as(shutdown: Shutdown, name: str, part: Any) -> AsyncIterator[N
         setattr(shutdown.parts, name, None)
 
 
-def _attach(signals: StopSignals, shutdown: Shutdown) -> None:
+def _show(signals: StopSignals, shutdown: Shutdown, worker: Worker) -> None:
+    """Trio. Let operators look inside: text on SIGUSR1, JSON on an engine route."""
+
+    async def route(_body: dict[str, Any]) -> dict[str, Any]:
+        return inside.view(worker)
+
+    _attach(signals, shutdown, dump=lambda: logger.info("%s", inside.text(worker)))
+    worker.runtime.runtime.register_engine_route(inside.ROUTE, route)
+
+
+def _attach(
+    signals: StopSignals, shutdown: Shutdown, dump: Callable[[], None] | None = None
+) -> None:
     """Trio. From here on a signal is a request to the plan."""
 
     def notify(level: int) -> None:
@@ -171,6 +186,7 @@ def _attach(signals: StopSignals, shutdown: Shutdown) -> None:
     signals.attach(
         notify,
         engine_failed=lambda: shutdown.request(StopReason.ENGINE_DEAD, "a child sent SIGQUIT"),
+        dump=dump,
     )
 
 

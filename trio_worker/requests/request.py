@@ -406,6 +406,11 @@ class Request:
         self.outcome.drop()
 
     @property
+    def backlog(self) -> int:
+        """Chunks and frames of ours that wait (not those that the tap has left with SGLang)."""
+        return self._handover.backlog + self._egress.waiting
+
+    @property
     def phase(self) -> Phase:
         """Where the request stands."""
         if self.plan is None:
