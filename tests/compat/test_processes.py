@@ -277,6 +277,33 @@ class TestGuarded:
         with running(tmp_path, main, module) as script:
             assert script.lines() == ["(1,) {'key': 'value'}", "True True False", "True", "0"]
 
+    @pytest.mark.parametrize(("ending", "said"), [("pass", []), ("1 / 0", ["teardown"])])
+    def test_a_target_that_ends_well_is_not_torn_down(
+        self, tmp_path: Path, ending: str, said: list[str]
+    ) -> None:
+        module = f"""
+        import atexit
+
+        class Dear:
+            def __del__(self):
+                os.write(1, b"teardown\\n")
+
+        def target():
+            global dear
+            dear = Dear()
+            atexit.register(say, "atexit")
+            {ending}
+        """
+        main = """
+        signals.install()
+        child = multiprocessing.get_context("spawn").Process(target=processes.guarded(target))
+        child.start()
+        child.join()
+        say(child.exitcode)
+        """
+        with running(tmp_path, main, module) as script:
+            assert script.lines() == ["atexit", *said, str(len(said))]
+
     @pytest.mark.parametrize("slow", ["target", "argument"])
     @pytest.mark.parametrize("protected", [True, False])
     def test_a_child_that_still_imports_dies_with_its_parent(
