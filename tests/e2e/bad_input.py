@@ -51,9 +51,28 @@ BAD: Mapping[str, tuple[str, dict[str, Any]]] = {
     "too many top logprobs": (CHAT, {"messages": HELLO, "logprobs": True, "top_logprobs": 50}),
     "stop is a number": (CHAT, {"messages": HELLO, "stop": 7}),
     "unknown response format": (CHAT, {"messages": HELLO, "response_format": {"type": "poem"}}),
-    "broken guided regex": (
+    # These pass the frontend's own checks, so that worker and engine have to refuse.
+    "top_k of -7": (CHAT, {"messages": HELLO, "max_tokens": 5, "top_k": -7}),
+    "min_tokens beyond max_tokens": (
         CHAT,
-        {"messages": HELLO, "max_tokens": 5, "nvext": {"guided_regex": "(["}},
+        {"messages": HELLO, "max_tokens": 5, "min_tokens": 50},
+    ),
+    "negative stop token id": (CHAT, {"messages": HELLO, "max_tokens": 5, "stop_token_ids": [-4]}),
+    "schema without a grammar backend": (
+        CHAT,
+        {
+            "messages": HELLO,
+            "max_tokens": 5,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "any", "schema": {"type": "object"}},
+            },
+        },
+    ),
+    "broken regex": (CHAT, {"messages": HELLO, "max_tokens": 5, "guided_regex": "(["}),
+    "bias of a token out of vocabulary": (
+        CHAT,
+        {"messages": HELLO, "max_tokens": 5, "logit_bias": {"100000": 1}},
     ),
 }
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import unquote
 
 import pytest
 
@@ -34,6 +35,6 @@ async def test_metrics_of_runtime_and_engine(served: Served) -> None:
 
 
 async def test_all_endpoints_of_the_role_are_registered(served: Served) -> None:
-    instances = [path.parent.name for path in served.cluster.registered()]
+    instances = [unquote(path.name) for path in served.cluster.registered()]
     for endpoint in ("generate", "load_lora", "unload_lora", "list_loras", "clear_kv_blocks"):
-        assert any(endpoint in name for name in instances), instances
+        assert any(f"/{endpoint}/" in name for name in instances), instances
