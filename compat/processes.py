@@ -359,7 +359,7 @@ def guarded(target: Callable[..., Any]) -> Guarded:
     blocked as inherited; SIGQUIT gets its default action back.
 
     The child dies with the *thread* that starts it: it must live as long as the process. When its
-    target has returned, it runs what ``atexit`` holds and leaves without the interpreter's teardown.
+    target has returned, it runs what ``atexit`` holds and leaves without interpreter teardown.
     """
     return Guarded(target)
 
