@@ -27,7 +27,7 @@ test: venv ## all tests
 	@$(PY) -m pytest
 
 lock: venv ## requirements.lock anew from pyproject.toml (delete it first for newer versions)
-	@.venv/bin/uv pip compile --quiet --universal --group dev --no-header --no-annotate \
+	@.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --group dev --no-header --no-annotate \
 	    --output-file requirements.lock pyproject.toml
 	@sed -i "s/ ; python_full_version < '3.14' and sys_platform == 'linux'$$//" requirements.lock
 
