@@ -187,3 +187,16 @@ def test_a_line_that_is_kept_is_the_incumbents() -> None:
     for line in kept:
         for part in line.split("…"):
             assert part in incumbent, part
+
+
+def test_what_a_look_inside_tells_of_a_request() -> None:
+    inside = (pages.ROOT / "trio_worker" / "inside.py").read_text()
+    keys = re.findall(r'^        "(\w+)":', inside.partition("def view")[0], re.MULTILINE)
+    told = re.search(r"line for each request: (.*?)\.", PAGE, re.DOTALL)
+    assert told is not None
+    words = re.findall(r"\w+", told[1])
+    assert {key.partition("_")[0] for key in keys} <= set(words)
+    assert 'ROUTE = "inside"\n' in inside
+    request = (pages.ROOT / "trio_worker" / "requests" / "request.py").read_text()
+    for phase in ("streaming", "draining"):
+        assert f'"{phase}"' in request
