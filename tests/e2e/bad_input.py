@@ -112,17 +112,17 @@ def kind_of(answer: Answer) -> str:
     return str(event.get("error", event).get("type", event))
 
 
-async def _record() -> None:
-    async with open_served(Recitation.make(), module="dynamo.sglang", say=print) as served:
+async def _record(backing: Recitation) -> None:
+    async with open_served(backing, module="dynamo.sglang", say=print) as served:
         for name in BAD:
             refusals = []
             for stream in (False, True):
                 refusal, answer = await ask(served, name, stream=stream)
                 refusals.append(refusal)
                 print(name, stream, refusal, answer.errors, file=sys.stderr)
-            print(f"    {name!r}: ({refusals[0]!r}, {refusals[1]!r}),")
+            print(f"    {name!r}: ({refusals[0]!r}, {refusals[1]!r}),", flush=True)
         print(await get(served.system_port, "/health"), file=sys.stderr)
 
 
 if __name__ == "__main__":
-    trio.run(_record)
+    trio.run(_record, Recitation.make())

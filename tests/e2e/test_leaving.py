@@ -68,18 +68,17 @@ async def leave(served: Served, departure: Departure) -> bool:
 
 async def leave_all(served: Served, departures: list[Departure]) -> int:
     """Trio. All departures, `AT_ONCE` at a time; how many went early."""
-    early = 0
+    early: list[bool] = []
     room = trio.CapacityLimiter(AT_ONCE)
 
     async def one(departure: Departure) -> None:
-        nonlocal early
         async with room:
-            early += await leave(served, departure)
+            early.append(await leave(served, departure))
 
     async with trio.open_nursery() as nursery:
         for departure in departures:
             nursery.start_soon(one, departure)
-    return early
+    return sum(early)
 
 
 @pytest.mark.timeout(400)

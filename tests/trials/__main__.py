@@ -15,6 +15,7 @@ from pathlib import Path
 
 import trio
 
+from tests.e2e.backing import Backing
 from tests.trials.cases import BY_NAME, CASES, Case
 from tests.trials.members import Members, make_backing, open_members
 from tests.trials.results import Results, table
@@ -47,13 +48,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 class Trials:
     """One run of all trials."""
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+    def __init__(self, options: argparse.Namespace, backing: Backing, length: int) -> None:
         self._options = options
+        self._backing = backing
+        self._length = length
         self._seed = options.seed if options.seed is not None else random.randrange(10**6)
         self._started = trio.current_time()
-        self._backing, self._length = make_backing(
-            folder, real=options.real, step_ms=options.step_ms
-        )
         self.results = Results(
             settings={
                 "n": options.n,
@@ -145,18 +145,21 @@ def describe(outcome: Outcome) -> str:
     return ", ".join([*parts, *outcome.wrong])
 
 
-async def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace, backing: Backing, length: int) -> int:
     """Trio. 0 if ours did all that was promised."""
-    with tempfile.TemporaryDirectory(prefix="trio-worker-trials-") as folder:
-        trials = Trials(options, Path(folder))
-        await trials.run()
+    trials = Trials(options, backing, length)
+    await trials.run()
     print(f"\n{table(trials.results)}\n\n{options.results}")
     return 0 if trials.results.good else 1
 
 
 def main() -> None:
     """Neither flavour. The command line."""
-    sys.exit(trio.run(run, parse(sys.argv[1:])))
+    options = parse(sys.argv[1:])
+    with tempfile.TemporaryDirectory(prefix="trio-worker-trials-") as folder:
+        # Outside of Trio: the reciting model may have to be built first.
+        backing, length = make_backing(Path(folder), real=options.real, step_ms=options.step_ms)
+        sys.exit(trio.run(run, options, backing, length))
 
 
 if __name__ == "__main__":
