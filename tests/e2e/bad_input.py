@@ -4,7 +4,7 @@
 """Requests that can't be served, and what the incumbent answered to them.
 
 `python -m tests.e2e.bad_input` asks `python -m dynamo.sglang` on the real engine and prints its
-answers; `RECORDED` is that output.
+answers, of which `RECORDED` is the short form (ai-dynamo 1.6.1, sglang 0.5.21).
 """
 
 from __future__ import annotations
@@ -86,7 +86,21 @@ class Refusal:
     """The body's `type`, the error class as HTTP tells it; "" for an answer."""
 
 
-RECORDED: Mapping[str, tuple[Refusal, Refusal]] = {}
+BAD_REQUEST = Refusal(400, "Bad Request")
+NOT_FOUND = Refusal(404, "Not Found")
+IN_THE_STREAM = Refusal(200, "invalid_request_error")
+ANSWERED = Refusal(200, "")
+
+RECORDED: Mapping[str, tuple[Refusal, Refusal]] = {
+    **dict.fromkeys(BAD, (BAD_REQUEST, BAD_REQUEST)),
+    "unknown model or LoRA": (NOT_FOUND, NOT_FOUND),
+    # What the engine refuses, a streamed answer learns after its status.
+    "min_tokens beyond max_tokens": (BAD_REQUEST, IN_THE_STREAM),
+    "schema without a grammar backend": (BAD_REQUEST, IN_THE_STREAM),
+    "broken regex": (BAD_REQUEST, IN_THE_STREAM),
+    # Neither checks it: the engine ignores what it does not know.
+    "bias of a token out of vocabulary": (ANSWERED, ANSWERED),
+}
 """By name: not streamed, streamed. A stream's status comes before its error."""
 
 
