@@ -98,6 +98,7 @@ class _Attached:
     notify: Callable[[int], None]
     engine_failed: Callable[[], None] | None
     dump: Callable[[], None] | None
+    last_resort: float | None
 
 
 def _write_stderr(text: str, *, patience: float = _LOG_SECONDS) -> bool:
@@ -142,6 +143,8 @@ class StopSignals:
         self._attached: _Attached | None = None
         self.first_signal: int | None = None
         """Number of the signal that asked first; None: nobody has."""
+        self.first_signal_at: float | None = None
+        """When, on `time.monotonic`'s clock, seconds."""
         self._engine_failed_early = False
         self._last_resort: tuple[float, str] | None = None
         self._dump_due: float | None = None
@@ -161,6 +164,7 @@ class StopSignals:
         *,
         engine_failed: Callable[[], None] | None = None,
         dump: Callable[[], None] | None = None,
+        last_resort: float | None = None,
     ) -> None:
         """Trio: hand what comes from now on to this Trio run, whose thread the callbacks run on.
 
@@ -170,13 +174,21 @@ class StopSignals:
         wake a sleeping Trio; an exception of theirs is logged. After Trio has ended they are no
         longer called, level 3 and the last resort still act. A later `attach` replaces this one.
 
+        `last_resort`: seconds from the first request to stop until the process is ended, whatever
+        its loop does (`arm_last_resort`): a loop that is blocked for good never hears `notify`.
+
         Until then the first request ends the process with status 0 (rule 128): nothing has been
         registered. If that is under way, this call doesn't return.
         """
         import trio
 
         attached = _Attached(
-            trio.lowlevel.current_trio_token(), trio.RunFinishedError, notify, engine_failed, dump
+            trio.lowlevel.current_trio_token(),
+            trio.RunFinishedError,
+            notify,
+            engine_failed,
+            dump,
+            last_resort,
         )
         with self._lock:
             leaving = self._leaving
@@ -327,6 +339,9 @@ class StopSignals:
             line = "Received signal %s, starting graceful shutdown"
             if attached is None:
                 self.leave(0, line, int(signum), severity=logging.INFO)
+            self.first_signal_at = now
+            if attached.last_resort is not None:
+                self.arm_last_resort(attached.last_resort, reason="asked to stop, and still here")
             self._say_soon(logging.INFO, line, int(signum))
         elif level == 2:
             self._say_soon(logging.WARNING, "Received signal %s again, migrating now", int(signum))

@@ -19,6 +19,7 @@ closes part after part, and cancels the process scope when nothing of worth is l
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -179,7 +180,9 @@ def _attach(
         if level == 1:
             loading = shutdown.parts.engine is None
             reason = StopReason.STARTUP_STOPPED if loading else StopReason.SIGNAL
-            shutdown.request(reason)
+            asked_at = signals.first_signal_at
+            ago = 0.0 if asked_at is None else time.monotonic() - asked_at
+            shutdown.request(reason, ago=ago)
         else:
             shutdown.hurry()
 
@@ -187,6 +190,7 @@ def _attach(
         notify,
         engine_failed=lambda: shutdown.request(StopReason.ENGINE_DEAD, "a child sent SIGQUIT"),
         dump=dump,
+        last_resort=shutdown.bounds.total + LAST_RESORT_SLACK_S,
     )
 
 
@@ -198,9 +202,11 @@ async def _conduct(
 ) -> None:
     """Trio. Wait for the first reason to stop, carry the plan out, end the tree."""
     await shutdown.requested.wait()
-    signals.arm_last_resort(
-        shutdown.bounds.total + LAST_RESORT_SLACK_S, reason="the shutdown plan overran"
-    )
+    if signals.first_signal is None:
+        # A signal has armed it already, when it came.
+        signals.arm_last_resort(
+            shutdown.bounds.total + LAST_RESORT_SLACK_S, reason="the shutdown plan overran"
+        )
     building, starting = scopes
     starting.cancel()
     if shutdown.reason is StopReason.STARTUP_STOPPED:

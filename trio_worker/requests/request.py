@@ -51,7 +51,6 @@ class Phase(Enum):
     STREAMING = "streaming"
     DRAINING = "draining"
     MIGRATING = "migrating"
-    LEAVING = "leaving"
 
 
 class Request:
@@ -351,7 +350,8 @@ class Request:
         if not feeder.done:
             if plan is not None and not plan.responses.all_finished:
                 if self._flight is not None:
-                    self._owner.aborts.leave(self._flight, self.context_id)
+                    if not self._abort_sent:
+                        self._owner.aborts.leave(self._flight, self.context_id)
                     self._abort_strangers(self._flight)
                 else:
                     self._abort_unfinished()
