@@ -142,9 +142,10 @@ async def _live(
                 shutdown=shutdown,
             )
             _show(signals, shutdown, worker)
+            # Before anybody is served: its first collection stops everything for a second or more.
+            services.start_service(garbage.keep)
             with starting:
                 await role.serve(worker)
-            services.start_service(garbage.keep)
             await shutdown.finished.wait()
     except Exception as error:
         shutdown.request(StopReason.STARTUP_FAILED, explain(error))

@@ -22,6 +22,9 @@ STAND_IN_SCRIPT = (
 """A question with SLOW in it is tokenized slowly, one with LATE comes late to SGLang's registry."""
 
 
+CANARY = {"DYN_HEALTH_CHECK_ENABLED": "true", "DYN_CANARY_WAIT_TIME": "2"}
+
+
 class Clusters:
     """The session's clusters by kind; started when first needed, or needed again."""
 
@@ -35,8 +38,10 @@ class Clusters:
         if kind not in self._open:
             backing = self._backing(kind)
 
+            env = CANARY if isinstance(backing, StandIn) else {}
+
             def opens() -> AbstractAsyncContextManager[Served]:
-                return open_served(backing, say=self._say)
+                return open_served(backing, env=env, say=self._say)
 
             self._open[kind] = Portal(opens)
         return self._open[kind]

@@ -18,6 +18,7 @@ import trio
 
 from compat.processes import descendants
 from tests.e2e.backing import Backing
+from trio_worker.inside import ROUTE
 from trio_worker.quickstart.chat import HOST, Answer, chat, get, post
 from trio_worker.quickstart.cluster import READY_LINE, Cluster, Process, open_cluster
 
@@ -39,11 +40,6 @@ class Load:
 
     running: int
     waiting: int
-
-    @property
-    def idle(self) -> bool:
-        """Nothing at all."""
-        return self.running == self.waiting == 0
 
 
 @dataclass
@@ -94,13 +90,27 @@ class Served:
         """Trio. Requests that the runtime has given to this worker's generate endpoint."""
         return await self.metric("dynamo_component_inflight_requests", dynamo_endpoint="generate")
 
+    async def inside(self) -> dict[str, Any]:
+        """Trio. What the worker tells of itself (`trio_worker.inside`)."""
+        answer = await post(self.system_port, f"/engine/{ROUTE}", {})
+        assert answer.status == 200, answer.errors
+        return dict(answer.body)
+
     async def wait_idle(self) -> None:
-        """Trio. Until engine and runtime have nothing to do. Raises AssertionError."""
-        seen: tuple[Load, float] | None = None
+        """Trio. Until engine, registry, worker and runtime hold nothing. Raises AssertionError."""
+        seen: dict[str, float] = {}
         with trio.move_on_after(SETTLE_S):
             while True:
-                seen = await self.load(), await self.in_flight()
-                if seen[0].idle and not seen[1]:
+                load, inside = await self.load(), await self.inside()
+                seen = {
+                    "running": load.running,
+                    "waiting": load.waiting,
+                    "registry": inside["engine_registry"],
+                    "requests": inside["counts"]["live"],
+                    "feeders": inside["feeders"]["running"],
+                    "in flight": await self.in_flight(),
+                }
+                if not any(seen.values()):
                     return
                 await trio.sleep(POLL_S)
         raise AssertionError(f"not idle after {SETTLE_S:g} s: {seen}")
@@ -138,6 +148,8 @@ class Ending:
     """What was left when a cluster had been stopped in order."""
 
     statuses: dict[str, int]
+    seconds: float
+    """From SIGTERM to the worker's exit."""
     descendants: list[int]
     """Of the worker, that still lived."""
     left_behind: list[int]
@@ -148,9 +160,13 @@ class Ending:
 async def end(served: Served) -> Ending:
     """Trio, in the portal. Stop the worker, then the frontend, and look around."""
     family = descendants(served.worker.pid)
+    started = trio.current_time()
+    await served.cluster.stop(served.worker)
+    seconds = trio.current_time() - started
     statuses = await served.cluster.stop_all()
     return Ending(
         statuses,
+        seconds,
         living(family),
         await left_behind(served.cluster),
         served.cluster.registered(),

@@ -9,11 +9,17 @@ import json
 from urllib.parse import unquote
 
 import pytest
+import trio
 
 from tests.e2e.served import Served
 from trio_worker.quickstart.chat import get
+from trio_worker.quickstart.cluster import READY_LINE
+from trio_worker.standin.events import read_events
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
+
+CANARY_S = 30.0
+"""Seconds in which a canary must come; this cluster's is due after two without a request."""
 
 
 @pytest.mark.parametrize("path", ["/health", "/live"])
@@ -32,6 +38,25 @@ async def test_metrics_of_runtime_and_engine(served: Served) -> None:
     after = await served.metric("dynamo_component_requests_total", dynamo_endpoint="generate")
     assert after == before + 1
     assert await served.metric("sglang:generation_tokens_total") >= 5
+
+
+def test_heap_is_frozen_before_the_first_request(served: Served) -> None:
+    """The collection before it holds the loop for seconds: nobody may wait behind it."""
+    output = served.worker.output()
+    assert 0 < output.index("Froze ") < output.index(READY_LINE)
+
+
+async def test_canary_asks_when_nobody_does(stand_in: Served) -> None:
+    def asked() -> int:
+        return len(read_events(stand_in.backing.log, "arrive"))
+
+    before = asked()
+    with trio.fail_after(CANARY_S):
+        while asked() == before:
+            await trio.sleep(0.1)
+    await stand_in.wait_idle()
+    status, _ = await get(stand_in.system_port, "/health")
+    assert status == 200
 
 
 async def test_all_endpoints_of_the_role_are_registered(served: Served) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -14,12 +15,19 @@ from tests.e2e.served import Ending, Served
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120), pytest.mark.ends_cluster]
 
 
+STOP_S = 20.0
+"""Seconds in which an idle worker must be gone, also where others want the processors."""
+
+
 def assert_clean(ending: Ending) -> None:
     assert ending.statuses == {"worker-0": 0, "frontend": 0}
     assert ending.descendants == []
     assert ending.left_behind == []
     assert ending.registered == []
     assert "Traceback" not in ending.worker_output
+    # Nobody was there: the grace of 5 s is not waited for.
+    assert re.search(r"\(drain\) took \S+ s: idle", ending.worker_output)
+    assert ending.seconds < STOP_S
 
 
 def test_real_engine_leaves_nothing(served: Served, end_cluster: Callable[[str], Ending]) -> None:
