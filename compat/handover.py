@@ -120,9 +120,11 @@ class Handover:
     async def receive(self) -> list[Chunk]:
         """Trio. Wait for chunks and take all that wait, in order.
 
-        Raises `trio.EndOfChannel` at the end of the stream, and what the feeder or ``deliver``
-        raised, bare.
+        Nothing waits where the bell was rung for something else: the reader has to look at what
+        it sends to, before it parks again. Raises `trio.EndOfChannel` at the end of the stream,
+        and what the feeder or ``deliver`` raised, bare.
         """
+        woken = False
         while True:
             if self._pending or self.tap is not None:
                 taken = self._take()
@@ -134,12 +136,15 @@ class Handover:
                     raise error
                 finally:
                     del error
+            if woken:
+                return []
             self.parked = self.deliver is not None
             try:
                 await self._bell.receive()
             finally:
                 self.parked = False
             self._rung = False
+            woken = True
 
     def _take(self) -> list[Chunk]:
         taken = self.tap.take() if self.tap is not None else []

@@ -84,10 +84,10 @@ class Tap:
         in silence and hang every stream.
         """
         state = self._state
-        if state.finished:
-            self._last.set()
-            return
         try:
+            if state.finished:
+                self._leave_the_last()
+                return
             if self._first:
                 self._stamp_first()
             handover = self._handover
@@ -103,6 +103,16 @@ class Tap:
                 handover.ring()
         except BaseException as error:
             self._handover.fail(error)
+
+    def _leave_the_last(self) -> None:
+        # Merged with the last output, as SGLang would do it, what waits would be lost where that
+        # is an error (rule 121).
+        self._last.set()
+        state = self._state
+        waiting = state.out_list[:-1]
+        if waiting:
+            state.out_list = state.out_list[-1:]
+            self._handover.put(waiting[0] if len(waiting) == 1 else self._merged(waiting))
 
     def _stamp_first(self) -> None:
         self._first = False

@@ -147,3 +147,19 @@ async def test_rule_049_a_late_error_is_logged_and_dropped(
     handover.close()
     assert handover.backlog == 0
     assert "Detached SGLang task failed during cancellation" in caplog.text
+
+
+async def test_a_bell_without_chunks_brings_the_reader_back() -> None:
+    """Parked again at once, it would go on taking chunks in place, however far behind its egress
+    is."""
+    handover = Handover(merge_at=100)
+    handover.deliver = lambda item: None
+    async with trio.open_nursery() as nursery:
+        reader = Reader(handover)
+        nursery.start_soon(reader.run)
+        await wait_all_tasks_blocked()
+        handover.ring()
+        await wait_all_tasks_blocked()
+        assert reader.batches == [0]
+        assert handover.parked
+        handover.close()

@@ -12,15 +12,20 @@ from trio_worker.responses import coalesce, wrap_native
 
 
 def merge_by_stream(chunks: list[Chunk]) -> list[Chunk]:
-    """One chunk for each engine id, in the order in which the ids first spoke.
+    """One chunk for each engine id, in the order in which the ids first spoke, and its last one.
 
-    Order within a stream is kept; between streams there is none to keep.
+    The last chunk of a stream stays apart: if it is an error, what was merged with it would be
+    lost (rule 121). Order within a stream is kept; between streams there is none to keep.
     """
     streams: dict[Any, list[Chunk]] = {}
+    last: list[Chunk] = []
     for chunk in chunks:
         meta_info = chunk.get("meta_info") or {}
-        streams.setdefault(meta_info.get("id"), []).append(chunk)
-    return [coalesce(stream) for stream in streams.values()]
+        if meta_info.get("finish_reason"):
+            last.append(chunk)
+        else:
+            streams.setdefault(meta_info.get("id"), []).append(chunk)
+    return [*(coalesce(stream) for stream in streams.values()), *last]
 
 
 def merge_native_by_stream(chunks: list[Chunk]) -> list[Chunk]:
