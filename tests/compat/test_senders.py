@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 
 from compat import senders as module
 from compat.egress import ConsumerLeft
@@ -77,7 +78,7 @@ async def test_order_is_kept_across_the_change_to_a_carrier(senders: Senders) ->
     for number in range(1000):
         egress.send(number)
         if number % 50 == 0:
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
     await finish(egress)
     assert sender.frames == list(range(1000))
     assert sender.closed_after == 1000
@@ -95,7 +96,7 @@ async def test_rule_132_a_stuck_client_delays_only_its_own_request(senders: Send
         for egress in egresses:
             egress.send(number)
         if number % 20 == 0:
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
     for egress, sender in zip(egresses, others, strict=True):
         await finish(egress)
         assert sender.frames == list(range(500))
