@@ -61,6 +61,7 @@ def test_sums_count_what_went_wrong() -> None:
         an_outcome("kill -9 scheduler", orphans=1),
     ]
     results.rolling["ours"] = Rolling(requests=9, exact=8, wrong=["lost"])
+    assert results.to_json()["trials"] == 3
     sums = results.to_json()["ours"]
     assert (sums["trials"], sums["exact"], sums["failed_requests"]) == (3, 2, 2)
     assert (sums["wrong_exit_status"], sums["orphans"]) == (1, 1)
