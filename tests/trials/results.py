@@ -16,7 +16,6 @@ from tests.trials.cases import CASES, Case
 from tests.trials.rolling import Rolling
 from tests.trials.trial import Outcome
 
-
 SUMS = ("trials", "exact", "failed_requests", "wrong_exit_status", "orphans")
 
 
