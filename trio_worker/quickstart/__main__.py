@@ -34,7 +34,7 @@ INTERRUPTED = 130
 """Exit status of a smoke test that was stopped before its end, as a shell gives it."""
 
 MILESTONES = (
-    ("", "importing SGLang and Dynamo, 20 to 40 seconds"),
+    ("", "importing SGLang and Dynamo (half a minute)"),
     ("dynamo runtime configuration", "imported; connecting to discovery"),
     ("launch_subprocesses", "starting the engine's processes, which import SGLang again"),
     ("Load weight begin", "loading the model"),

@@ -9,7 +9,6 @@ builds at once do the work twice and agree on one result.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -35,14 +34,10 @@ Builder = Callable[[Path], None]
 
 
 def recipe_hash() -> str:
-    """Names the recipe: twelve hex digits over the code that decides what is built.
-
-    Layout and comments don't count.
-    """
+    """Names the recipe: twelve hex digits over the sources that decide what is built."""
     digest = hashlib.sha256()
     for name in RECIPE:
-        source = (Path(__file__).parent / name).read_text()
-        digest.update(ast.dump(ast.parse(source)).encode())
+        digest.update((Path(__file__).parent / name).read_bytes())
     return digest.hexdigest()[:12]
 
 
