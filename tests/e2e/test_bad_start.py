@@ -91,11 +91,11 @@ async def test_bad_value_of_our_own_flag_is_a_usage_error(tmp_path: Path) -> Non
 
 
 async def test_role_that_is_not_built_is_refused_by_name(tmp_path: Path) -> None:
-    args = (*STAND_IN, "--multimodal-worker")
+    args = (*STAND_IN, "--image-diffusion-worker")
     failure = await start(write_tiny_model(tmp_path), *args)
     assert failure.status == 2
     (line,) = failure.causes
-    assert "'multimodal'" in line
+    assert "'image diffusion'" in line
     failure.assert_harmless()
 
 
@@ -116,13 +116,13 @@ async def test_system_port_in_use(tmp_path: Path) -> None:
 async def test_discovery_out_of_reach(tmp_path: Path) -> None:
     with socket.socket() as nobody:  # bound, but nobody listens
         nobody.bind((HOST, 0))
-        address = f"http://{HOST}:{nobody.getsockname()[1]}"
+        address = f"{HOST}:{nobody.getsockname()[1]}"
         failure = await start(
             write_tiny_model(tmp_path),
             *STAND_IN,
             env={
                 "DYN_DISCOVERY_BACKEND": "etcd",
-                "ETCD_ENDPOINTS": address,
+                "ETCD_ENDPOINTS": f"http://{address}",
                 # How long the worker tries is Dynamo's setting.
                 "ETCD_STARTUP_CONNECT_TIMEOUT_SECONDS": "3",
             },
