@@ -132,6 +132,9 @@ class Cases:
     async def burst(self) -> Any:
         return await self.plain("hello", max_new_tokens=80, faults="burst:at=10:size=50")
 
+    async def hang(self) -> Any:
+        return await self.plain("hello", max_new_tokens=8, faults="hang:at=4:ms=100")
+
     async def retraction(self) -> Any:
         chunks = await self.chunks("hello", max_new_tokens=8, faults="retract:at=4:times=2:ms=5")
         empty = [chunk for chunk in chunks if not chunk["output_ids"]]

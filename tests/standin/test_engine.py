@@ -153,6 +153,11 @@ def test_a_burst_loses_nothing(seen: dict[str, Any]) -> None:
     assert Counter(e["kind"] for e in seen["events"] if e["event"] == "fault")["burst"] == 1
 
 
+def test_a_hang_that_ends_loses_nothing(seen: dict[str, Any]) -> None:
+    assert_whole(seen["hang"], 8)
+    assert Counter(e["kind"] for e in seen["events"] if e["event"] == "fault")["hang"] == 1
+
+
 def test_a_retraction_is_empty_chunks_and_a_count(seen: dict[str, Any]) -> None:
     case = seen["retraction"]
     assert_whole(case["all"], 8)
@@ -194,7 +199,7 @@ def test_health_checks_are_answered_idle_and_busy(seen: dict[str, Any]) -> None:
 
 def test_every_case_leaves_the_scheduler_empty(seen: dict[str, Any]) -> None:
     after = {name: state for name, state in seen.items() if name.endswith("/after")}
-    assert len(after) == 15
+    assert len(after) == 16
     assert {(state["running"], state["waiting"]) for state in after.values()} == {(0, 0)}
 
 
