@@ -42,6 +42,10 @@ PUBLISHER_STOP_S = 0.5
 """Seconds that closing the metrics publisher waits for its asyncio task."""
 
 
+CONTROL_ENDPOINTS = ("load_lora", "unload_lora", "list_loras", "clear_kv_blocks")
+"""Each is served by the handler's method of that name."""
+
+
 class LlmRole:
     """What decode and prefill share: one generate endpoint, four control endpoints."""
 
@@ -57,7 +61,12 @@ class LlmRole:
         """Trio. From a built engine to a registered model."""
         config, runtime = worker.config, worker.runtime
         dynamo_args = config.dynamo_args
+        # All of them before anything of the runtime runs: with NATS, making one blocks in Rust with
+        # the GIL held, on threads that may just wait for the GIL.
         generate = runtime.endpoint(endpoint_name(dynamo_args))
+        controls = {
+            name: runtime.endpoint(endpoint_name(dynamo_args, name)) for name in CONTROL_ENDPOINTS
+        }
         if config.server_args.enable_trace:
             set_global_trace_level(dynamo_args.sglang_trace_level)
         publisher, labels = await open_publisher(worker, generate)
@@ -81,15 +90,8 @@ class LlmRole:
             metrics_labels=labels,
             health_check_payload=self.health_payload(worker),
         )
-        for name, call in (
-            ("load_lora", handler.load_lora),
-            ("unload_lora", handler.unload_lora),
-            ("list_loras", handler.list_loras),
-            ("clear_kv_blocks", handler.clear_kv_blocks),
-        ):
-            runtime.serve(
-                runtime.endpoint(endpoint_name(dynamo_args, name)), call, metrics_labels=labels
-            )
+        for name, endpoint in controls.items():
+            runtime.serve(endpoint, getattr(handler, name), metrics_labels=labels)
         await runtime.register(
             lambda: register_model_with_readiness_gate(
                 worker.engine.engine,
