@@ -58,6 +58,7 @@ _PR_GET_CHILD_SUBREAPER: Final = 37
 _WNOTHREAD: Final = 0x20000000  # <linux/wait.h>; Python has no name for it
 
 _SCAN_INTERVAL: Final = 0.01
+_LEAST_SCANS: Final = 20  # a pause of the whole machine uses up any time-out, but no scans
 _TRACKER_PATIENCE: Final = 0.5
 _ORPHANED_STATUS: Final = 1
 
@@ -197,13 +198,15 @@ def kill_descendants(*, quiet: float = 0.1, timeout: float = 2.0) -> list[int]:
     itself: killed, it would leave shared memory behind. Nothing is reaped, so multiprocessing and
     subprocess still see how their children ended.
 
-    Returns the pids that still lived after `timeout` seconds, empty when all are gone.
-    Raises as `descendants`.
+    Returns the pids that still lived after `timeout` seconds (and `_LEAST_SCANS` looks), empty when
+    all are gone. Raises as `descendants`.
     """
     start = last_seen = time.monotonic()
     tracker = _resource_tracker_pid()
     released: float | None = None
+    scans = 0
     while True:
+        scans += 1
         alive = _descendants(os.getpid())
         now = time.monotonic()
         others = [process for process in alive if process.pid != tracker]
@@ -219,7 +222,7 @@ def kill_descendants(*, quiet: float = 0.1, timeout: float = 2.0) -> list[int]:
             last_seen = now
         elif now - last_seen >= quiet:
             return []
-        if now - start >= timeout:
+        if now - start >= timeout and scans >= _LEAST_SCANS:
             return [process.pid for process in alive]
         time.sleep(_SCAN_INTERVAL)
 

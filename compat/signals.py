@@ -31,6 +31,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -61,8 +62,8 @@ _STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 _OURS: Final = _STOP | {signal.SIGQUIT, signal.SIGUSR1}
 
 _LOG_SECONDS: Final = 0.2
-_KILL_SECONDS: Final = 1.2
-_LEAVE_SECONDS: Final = 1.8  # the sum of what a way out may take stays below 2 s (rule 128)
+_KILL_SECONDS: Final = 1.4  # with twice the above, a way out stays below 2 s (rule 128)
+_HUNG_SECONDS: Final = 5.0
 _DUMP_SECONDS: Final = 1.0
 _GIL_SECONDS: Final = 3.0
 
@@ -197,7 +198,7 @@ class StopSignals:
                 self._attached = attached
                 self._engine_failed_early = self._engine_failed_early and not early
         if leaving is not None:
-            self._await_leaving(leaving)
+            self._await_leaving()
         if early and engine_failed is not None:
             self._deliver(engine_failed)
 
@@ -233,14 +234,20 @@ class StopSignals:
             if under_way is None:
                 self._leaving = status
         if under_way is not None:
-            self._await_leaving(under_way)
+            self._await_leaving()
         try:
             # The main thread may see its children die, and would report that as its failure.
             sys.excepthook = lambda *_: None
             said = self._say(severity, message, *args)
-            if survivors := kill_descendants(timeout=_KILL_SECONDS):
+            try:
+                survivors = kill_descendants(timeout=_KILL_SECONDS)
+            except Exception:
                 status = FORCED_STATUS
-                _write_stderr(f"Killed, but not gone in time: {survivors}\n")
+                _write_stderr(f"Descendants not killed: {traceback.format_exc()}")
+            else:
+                if survivors:
+                    status = FORCED_STATUS
+                    _write_stderr(f"Killed, but not gone in time: {survivors}\n")
             if said is not None:
                 said.join(_LOG_SECONDS)
             if said is None or said.is_alive():
@@ -248,13 +255,15 @@ class StopSignals:
         finally:
             os._exit(status)
 
-    def _await_leaving(self, status: int) -> NoReturn:
-        time.sleep(_LEAVE_SECONDS)
-        os._exit(status)
+    def _await_leaving(self) -> NoReturn:
+        # Generous: whoever leaves has bounds of its own, and after a pause of the whole machine
+        # must not be overtaken by the one who only waits.
+        time.sleep(_HUNG_SECONDS)
+        os._exit(FORCED_STATUS)
 
     def _hold_exit(self) -> None:
         if self._leaving is not None:
-            self._await_leaving(self._leaving)
+            self._await_leaving()
 
     # --- the thread -----------------------------------------------------------------------------
 

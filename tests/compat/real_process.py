@@ -119,9 +119,9 @@ class Script:
     def living(self) -> list[int]:
         return carriers(self._mark)
 
-    def wait_until_none_lives(self) -> None:
+    def wait_until_living(self, count: int) -> None:
         deadline = time.monotonic() + PATIENCE
-        while living := self.living():
+        while len(living := self.living()) != count:
             assert time.monotonic() < deadline, living
             time.sleep(0.02)
 

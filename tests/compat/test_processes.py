@@ -340,7 +340,7 @@ class TestGuarded:
             os.kill(script.process.pid, signal.SIGKILL)
             assert script.status() == -9
             if protected:
-                script.wait_until_none_lives()
+                script.wait_until_living(0)
             else:
                 # What the guard is for: this one would stay for its 600 s.
                 time.sleep(0.5)
@@ -369,7 +369,7 @@ class TestGuarded:
             time.sleep(after)
             os.kill(script.process.pid, signal.SIGKILL)
             assert script.status() == -9
-            script.wait_until_none_lives()
+            script.wait_until_living(0)
 
     def test_handed_on_it_expects_the_process_that_spawns(self, tmp_path: Path) -> None:
         module = """

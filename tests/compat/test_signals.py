@@ -176,8 +176,7 @@ class TestBeforeAttach:
         """
         with running(tmp_path, main) as script:
             assert script.line() == "up"
-            while len(script.living()) < 3:  # itself, the resource tracker, sleep
-                time.sleep(0.01)
+            script.wait_until_living(3)  # itself, the resource tracker, sleep
             script.send(signal.SIGTERM)
             assert script.status() == 0
             assert "Traceback" not in script.errors()
@@ -205,7 +204,7 @@ class TestBeforeAttach:
         """
         with running(tmp_path, main) as script:
             assert script.line() == "up"
-            assert len(script.living()) == 3  # itself, the resource tracker, sleep
+            script.wait_until_living(3)  # itself, the resource tracker, sleep
             script.send(signal.SIGTERM)
             assert script.status() == 0
             assert script.living() == []
@@ -487,6 +486,16 @@ class TestLastResort:
             assert "engine shutdown took too long" in script.errors()
             assert script.living() == []
 
+    def test_counts_from_the_request_that_a_blocked_loop_never_hears(self, tmp_path: Path) -> None:
+        module = SERVE + "\nasync def blocked():\n    block()\n"
+        main = "serve(signals.install(), blocked, last_resort=0.2)"
+        with running(tmp_path, main, module) as script:
+            assert script.line() == "attached"
+            script.send(signal.SIGTERM)
+            assert script.status() == 70
+            assert script.lines() == []
+            assert "Last resort: asked to stop" in script.errors()
+
     def test_a_main_thread_that_keeps_the_interpreter_for_itself(self, tmp_path: Path) -> None:
         main = """
         stop = signals.install()
@@ -510,6 +519,20 @@ class TestLastResort:
         with running(tmp_path, main) as script:
             assert script.line() == "alive"
             assert script.status() == 0
+
+    def test_ends_the_process_even_if_its_children_cannot_be_seen(self, tmp_path: Path) -> None:
+        main = """
+        def blind(**kwargs):
+            raise RuntimeError("no /proc here")
+
+        stop = signals.install()
+        signals.kill_descendants = blind
+        stop.leave(0, "leaving")
+        """
+        with running(tmp_path, main) as script:
+            assert script.status() == 70
+            assert "no /proc here" in script.errors()
+            assert "leaving" in script.errors()
 
     def test_leaving_by_hand_keeps_the_status_of_the_first(self, tmp_path: Path) -> None:
         main = """
