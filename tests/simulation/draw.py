@@ -1,0 +1,253 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""From a seed to a case. Times come from a coarse grid, so that things often happen at once."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from tests.fakes.script import (
+    FINISH_LENGTH,
+    FINISH_STOP,
+    EngineScript,
+    Hold,
+    Output,
+    Retract,
+    Step,
+    finish_error,
+)
+
+from .case import Act, Arm, Case, Consumer, Flavour, Mode, Request, Upload, Verb
+
+T = TypeVar("T")
+
+TOKENS_AT_MOST = 80
+"""Per choice; the fake scheduler gives each choice a hundred token ids."""
+
+SEEDS_PER_ENGINE_BUILD = 50
+"""Neighbouring seeds share SGLang's arguments, which are costly to publish."""
+
+EVENTS = (
+    "request",
+    "registered",
+    "dispatched",
+    "running",
+    "output",
+    "chunk",
+    "abort called",
+    "abort matched",
+    "stream released",
+    "landed",
+)
+
+
+def draw(seed: int) -> Case:
+    """The case of `seed`; the same everywhere and always."""
+    # A string seed goes through SHA-512: neighbouring seeds have nothing in common.
+    return _Dice(random.Random(f"trio-worker {seed}")).case(seed)
+
+
+class _Dice:
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    # ---- dice ----
+
+    def _one_of(self, options: Sequence[T]) -> T:
+        return self._chance.choice(options)
+
+    def _likely(self, probability: float) -> bool:
+        return self._chance.random() < probability
+
+    def _gap(self, probability: float, options: Sequence[float]) -> float:
+        return self._one_of(options) if self._likely(probability) else 0.0
+
+    # ---- the case ----
+
+    def case(self, seed: int) -> Case:
+        skip_tokenizer_init = seed // SEEDS_PER_ENGINE_BUILD % 2 == 1
+        text = not skip_tokenizer_init and self._likely(0.4)
+        count = self._one_of((1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12))
+        in_place = self._one_of((0, 1, 4, 64))
+        requests = tuple(self._request(text, in_place) for _ in range(count))
+        return Case(
+            seed=seed,
+            requests=requests,
+            acts=tuple(self._acts(requests)),
+            crash=self._likely(0.25),
+            tap=self._likely(0.85),
+            tapped_manager=self._likely(0.8),
+            order_is_proven=self._likely(0.85),
+            skip_tokenizer_init=skip_tokenizer_init,
+            merge_at=self._one_of((1, 2, 4, 64)),
+            backlog_frames=self._one_of((0, 2, 32)),
+            in_place_frames=in_place,
+            batch_callbacks=self._one_of((1, 2, 7, 256)),
+            pick_up=self._one_of((0.0, 0.0, 0.001, 0.03)),
+        )
+
+    def _request(self, text: bool, in_place: int) -> Request:
+        mode: Mode = "text" if text else self._one_of(("tokens", "tokens", "native"))
+        n = batch = None
+        session = False
+        if mode == "native" and self._likely(0.3):
+            if self._likely(0.5):
+                batch = self._one_of((1, 2, 3))
+            else:
+                session = True
+        elif self._likely(0.25):
+            n = self._one_of((1, 2, 3))
+        arm: Arm = "push" if self._likely(0.65) else "pull"
+        return Request(
+            script=self._script(ordered=n in (None, 1) and batch is None and not session),
+            mode=mode,
+            n=n,
+            batch=batch,
+            session=session,
+            arm=arm,
+            arrives=self._one_of((0.0, 0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0)),
+            consumer=self._consumer(arm, in_place),
+            planning_seconds=self._gap(0.1, (0.001, 0.05, 0.3)),
+            planning_fails=self._likely(0.02),
+            upload=self._upload() if mode != "native" and self._likely(0.08) else None,
+        )
+
+    def _upload(self) -> Upload:
+        return Upload(self._one_of((0.0, 0.01, 0.2, 1.5)), fails=self._likely(0.2))
+
+    def _consumer(self, arm: Arm, in_place: int) -> Consumer:
+        depth = max(in_place, self._one_of((1, 2, 4, 128)))
+        leaves_after = None
+        if arm == "pull" and self._likely(0.12):
+            leaves_after = self._one_of((1, 1, 2, 3, 5))
+        how = self._one_of(("aclose", "drop"))
+        kind = self._chance.random()
+        if kind < 0.55:
+            return Consumer(depth=depth, leaves_after=leaves_after, leaves_how=how)
+        if kind < 0.7:
+            every = self._one_of((0.01, 0.1, 0.3))
+            return Consumer(every=every, depth=depth, leaves_after=leaves_after, leaves_how=how)
+        return Consumer(
+            stalls_after=self._one_of((0, 1, 2, 5, 10)),
+            stalls_until=self._one_of((0.5, 1.0, 2.0, 5.0, 8.0)),
+            depth=depth,
+            leaves_after=leaves_after,
+            leaves_how=how,
+        )
+
+    # ---- the engine ----
+
+    def _script(self, *, ordered: bool) -> EngineScript:
+        ignored = self._one_of((1, 2, math.inf)) if self._likely(0.05) else 0
+        trouble: dict[str, Any] = {}
+        kind = self._chance.random()
+        if kind < 0.03:
+            trouble["registration_error"] = ValueError("scripted: registration")
+        elif kind < 0.06:
+            trouble["dispatch_error"] = ValueError("scripted: dispatch")
+        elif kind < 0.09:
+            trouble["cancel_error"] = RuntimeError("scripted: cancel")
+        elif kind < 0.12 and ordered:
+            # Otherwise SGLang sends the aborts itself, and does not try again.
+            trouble["abort_send_errors"] = 1
+        elif kind < 0.3:
+            trouble["breakable"] = True
+        if self._likely(0.1):
+            trouble["resists_cancel_for"] = self._one_of((0.02, 0.3, 2.0, 20.0, 200.0))
+        return EngineScript(
+            registration_delay=self._gap(0.2, (0.001, 0.05, 0.25, 1.2)),
+            tokenize_delay=self._gap(0.35, (0.001, 0.01, 0.05, 0.1, 0.3, 1.2)),
+            queue_delay=self._gap(0.35, (0.01, 0.1, 0.3, 1.2)),
+            prefill_delay=self._gap(0.35, (0.01, 0.05, 0.1, 0.5, 1.5)),
+            outputs=self._outputs(may_hold=not ignored),
+            choice_delays=tuple(
+                self._gap(0.4, (0.01, 0.1, 0.5, 1.3)) for _ in range(self._one_of((0, 3)))
+            ),
+            abort_latency=self._one_of((0.0, 0.0, 0.02, 0.2, 1.5)),
+            abort_tokens=self._one_of((0, 1, 1, 3)),
+            ignored_aborts=ignored,
+            echo_latency=self._one_of((0.0, 0.01, 0.5)),
+            **trouble,
+        )
+
+    def _outputs(self, *, may_hold: bool) -> tuple[Step, ...]:
+        pace = self._one_of((0.0, 0.01, 0.1, 0.1, 0.25))
+        left = self._one_of((1, 3, 5, 8, 12, 20, 40, TOKENS_AT_MOST))
+        retracts = self._one_of((0.0, 0.0, 0.05, 0.3))
+        steps: list[Step] = []
+        while left > 0 and len(steps) < 30:
+            if steps and self._likely(retracts):
+                steps.append(Retract(pace, queued=self._one_of((0.0, 0.05, 0.3, 1.0))))
+                continue
+            after = pace if self._likely(0.85) else self._one_of((0.0, 0.05, 1.0))
+            tokens = self._one_of((0, 1, 1, 1, 1, 1, 2, 4))
+            messages = self._one_of((1, 1, 1, 1, 1, 2, 3, 5, 50))
+            if tokens:
+                messages = min(messages, max(1, left // tokens))
+                tokens = min(tokens, left)
+            left -= tokens * messages
+            steps.append(Output(after, tokens, messages=messages))
+        if may_hold and self._likely(0.15):
+            return (*steps, Hold())
+        finish = self._one_of(
+            (
+                *(FINISH_LENGTH, FINISH_STOP) * 6,
+                finish_error(400, "BadRequestError", "scripted: refused"),
+                finish_error(500, "InternalServerError", "scripted: failed"),
+                finish_error(503, None, "scripted: unavailable"),
+                finish_error(None, "SomeError", "scripted: no status"),
+            )
+        )
+        if self._likely(0.3):
+            return (*steps, Output(pace, 0, finish))
+        last = steps.pop()
+        if not isinstance(last, Output):
+            return (*steps, last, Output(pace, 1, finish))
+        return (*steps, Output(last.after, last.tokens, finish, last.messages))
+
+    # ---- the others ----
+
+    def _acts(self, requests: tuple[Request, ...]) -> list[Act]:
+        acts = []
+        verbs: tuple[Verb, ...] = (
+            *("stop",) * 8,
+            *("kill",) * 2,
+            *("lose",) * 4,
+            *("cancel owner",) * 4,
+            *("pause engine",) * 2,
+            *("break streams",) * 4,
+            *("abort all",) * 2,
+        )
+        for _ in range(self._chance.randint(0, len(requests) + 2)):
+            acts.append(self._act(self._one_of(verbs), requests))
+        if self._likely(0.5):
+            acts.append(self._act("shutdown", requests))
+        return acts
+
+    def _act(self, verb: Verb, requests: tuple[Request, ...]) -> Act:
+        index = self._chance.randrange(len(requests))
+        at = on = None
+        if verb == "shutdown" or self._likely(0.45):
+            # On the grid of the request's own times, and sometimes beside it.
+            at = round(requests[index].arrives + 0.05 * self._chance.randint(0, 40), 3)
+            at += self._one_of((0.0, 0.0, 0.0, 0.001, 0.02))
+        if at is None or (verb == "shutdown" and self._likely(0.5)):
+            on = (self._one_of(EVENTS), self._one_of((1, 1, 1, 2, 3, 5)))
+        flavours: tuple[Flavour, ...] = ("direct", "asyncio", "trio")
+        if verb == "shutdown":
+            flavours = ("trio",)  # its plan is a Trio task
+        elif verb == "abort all":
+            flavours = ("asyncio", "trio")  # a scheduler takes no message while it does something
+        return Act(
+            verb,
+            index,
+            at=at,
+            on=on,
+            flavour=self._one_of(flavours),
+            hops=self._one_of((0, 0, 0, 1, 2, 3, 6)),
+            seconds=self._one_of((0.0, 0.05, 0.3, 1.5)),
+        )

@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""Many seeds in one process."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from . import garbage, rig
+from .draw import SEEDS_PER_ENGINE_BUILD, draw
+from .invariants import violations
+from .play import play
+from .timeline import text_of
+
+GARBAGE_EVERY = 4
+"""Each so many seeds the run is searched for cycles: looking takes as long as running."""
+
+LIVELOCK_CPU_S = 20.0
+"""Seconds of processor time after which a run is given up; one takes some 20 ms."""
+
+
+def warm_up() -> None:
+    """Load what is loaded late, and exempt all of it from the searches for garbage."""
+    rig.publish_again()
+    for seed in (0, SEEDS_PER_ENGINE_BUILD):
+        play(draw(seed), look_for_garbage=True)
+    garbage.forget()
+
+
+def failures(seeds: Iterable[int]) -> dict[int, list[str]]:
+    """Seed -> what its run violates, for the seeds that violate something. After `warm_up`."""
+    found = {}
+    for seed in seeds:
+        if texts := judged(seed):
+            found[seed] = texts
+    return found
+
+
+def judged(seed: int) -> list[str]:
+    """What the run of `seed` violates. In the main thread, as it uses a timer's signal."""
+    try:
+        with _livelock_ends():
+            return violations(play(draw(seed), look_for_garbage=seed % GARBAGE_EVERY == 0))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return [f"the run itself failed:\n{''.join(traceback.format_exception(error))}"]
+
+
+class Livelock(BaseException):
+    """A run that uses up its time in this process: virtual time does not go on."""
+
+
+@contextmanager
+def _livelock_ends() -> Iterator[None]:
+    """Raise `Livelock` wherever the run is, until it is out of it."""
+
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        raise Livelock(f"no end after {LIVELOCK_CPU_S} s of processor time")
+
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, LIVELOCK_CPU_S, 0.5)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def report(seed: int) -> str:
+    """The timeline of `seed`, told anew, and what it violates."""
+    record = play(draw(seed), look_for_garbage=True, verbose=True)
+    return "\n".join([text_of(record), *(f"VIOLATED {text}" for text in violations(record))])

@@ -1,0 +1,30 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""The simulation can fail: it finds each of `mutants` within a few hundred seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import run
+from .mutants import MUTANTS, Mutant, applied
+
+SEEDS_AT_MOST = 300
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> None:
+    run.warm_up()
+
+
+@pytest.fixture(autouse=True)
+def _livelock_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "LIVELOCK_CPU_S", 4.0)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
+def test_mutant_is_found(mutant: Mutant) -> None:
+    with applied(mutant):
+        assert any(run.judged(seed) for seed in range(SEEDS_AT_MOST))
