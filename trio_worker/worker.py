@@ -42,6 +42,8 @@ from trio_worker.requests.abort import Aborts, order_is_proven
 from trio_worker.requests.live import LiveRequests
 from trio_worker.roles import Role
 from trio_worker.shutdown import Bounds, ExitStatus, Shutdown, StopReason
+from trio_worker.standin import parse_script
+from trio_worker.standin.tokenizer import delay_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +114,8 @@ async def _live(
             open_branch("serving", failed) as serving,
         ):
             config.use_resolved_server_args(engine.engine.server_args)
+            if options.stand_in_scheduler is not None:
+                delay_tokenizer(engine.tokenizer_manager, parse_script(options.stand_in_scheduler))
             requests = LiveRequests(
                 loop=loop,
                 serving=serving.nursery,
