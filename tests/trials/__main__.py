@@ -99,7 +99,8 @@ class Trials:
                 async def replace(number: int = number) -> None:
                     line.append(await members.start(ahead[number + 2]))
 
-                if case.streams:
+                needed = number + 1 < len(cases) or self._options.rounds
+                if needed and case.streams:
                     nursery.start_soon(replace)
                 outcome = await run_trial(
                     members,
@@ -115,7 +116,7 @@ class Trials:
                     f"{members.implementation}, trial {number + 1} of {len(cases)}, {case.name}: "
                     + describe(outcome)
                 )
-                if not case.streams:  # its time is the point: nothing loads meanwhile
+                if needed and not case.streams:  # its time is the point: nothing loads meanwhile
                     nursery.start_soon(replace)
             del line[0]
         if self._options.rounds:
