@@ -196,6 +196,9 @@ class TapMixin(_Base):  # type: ignore[misc]  # SGLang has no types
             async for out in super()._stream_one_response(obj, state, request):
                 yield out
         finally:
+            # Should the stream fail: what waits was there before its error (rule 121).
+            for waiting in tap.take():
+                handover.put(waiting)
             # Left in place, tap and state would keep each other alive.
             handover.tap = None
             event = asyncio.Event()
