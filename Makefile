@@ -9,7 +9,7 @@ PORT ?= 8000
 SEEDS ?= 100000
 N ?= 10
 
-.PHONY: help venv serve smoke test lock lint simulate bench bench-quick trials clean
+.PHONY: help venv serve smoke test test-trials lock lint simulate bench bench-quick trials clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -24,7 +24,10 @@ smoke: venv ## serve, one request, ordered stop; 0 only if the answer was right
 	@exec $(PY) -m trio_worker.quickstart --smoke $(if $(MODEL),--model "$(MODEL)") -- $(ARGS)
 
 test: venv ## all tests
-	@$(PY) -m pytest
+	@$(PY) -m pytest --ignore tests/trials
+
+test-trials: venv ## few of each trial, with etcd, NATS and as PID 1: workers start eight times
+	@$(PY) -m pytest tests/trials
 
 lock: venv ## requirements.lock anew from pyproject.toml (delete it first for newer versions)
 	@.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --group dev --no-header --no-annotate \

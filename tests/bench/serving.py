@@ -70,12 +70,13 @@ class Variant:
         ]
         snapshots: list[dict[str, float]] = []
         text = b""
-        async with await trio.lowlevel.open_process(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            async for part in process.stdout:
-                text += part
-                while len(snapshots) < text.count(b"window\n"):
-                    snapshots.append(self._snapshot())
+        process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        async for part in process.stdout:
+            text += part
+            while len(snapshots) < text.count(b"window\n"):
+                snapshots.append(self._snapshot())
+        await process.wait()
         begin, end = snapshots
         result: dict[str, Any] = json.loads(text.splitlines()[-1])
         return {**result, **_derived(result, begin, end), "streams": load.streams}
