@@ -138,6 +138,8 @@ static void feed(struct stream *s, const char *data, long size, double t) {
             char c = data[i++];
             if (c >= '0' && c <= '9')
                 s->left = s->left * 16 + c - '0';
+            else if (c >= 'A' && c <= 'F')
+                s->left = s->left * 16 + c - 'A' + 10;
             else if (c >= 'a' && c <= 'f')
                 s->left = s->left * 16 + c - 'a' + 10;
             else if (c == '\n') {
