@@ -9,7 +9,7 @@ PORT ?= 8000
 SEEDS ?= 100000
 N ?= 10
 
-.PHONY: help venv serve smoke test test-trials lock lint simulate bench bench-quick trials clean
+.PHONY: help venv serve smoke test test-simulation test-trials lock lint simulate bench bench-quick trials clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -23,8 +23,11 @@ serve: venv ## a frontend and a worker, one chat request, up until Ctrl-C (MODEL
 smoke: venv ## serve, one request, ordered stop; 0 only if the answer was right
 	@exec $(PY) -m trio_worker.quickstart --smoke $(if $(MODEL),--model "$(MODEL)") -- $(ARGS)
 
-test: venv ## all tests
-	@$(PY) -m pytest --ignore tests/trials --ignore tests/simulation/test_mutants.py
+test: venv ## the tests; trials and simulation have commands of their own
+	@$(PY) -m pytest --ignore tests/trials --ignore tests/simulation
+
+test-simulation: venv ## 2,000 seeds, replays, and the mutants that the seeds must find
+	@$(PY) -m pytest tests/simulation
 
 test-trials: venv ## few of each trial, with etcd, NATS and as PID 1: workers start eight times
 	@$(PY) -m pytest tests/trials
