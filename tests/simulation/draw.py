@@ -54,6 +54,9 @@ def draw(seed: int) -> Case:
 class _Dice:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
+        # Rare things meet each other too rarely: some cases are full of them.
+        self._failing = self._likely(0.25)
+        self._leaving = self._likely(0.25)
 
     # ---- dice ----
 
@@ -87,7 +90,7 @@ class _Dice:
             backlog_frames=self._one_of((0, 2, 32)),
             in_place_frames=in_place,
             batch_callbacks=self._one_of((1, 2, 7, 256)),
-            pick_up=self._one_of((0.0, 0.0, 0.001, 0.03)),
+            pick_up=self._one_of((0.0, 0.03, 0.1) if self._failing else (0.0, 0.0, 0.001, 0.03)),
         )
 
     def _request(self, text: bool, in_place: int) -> Request:
@@ -101,7 +104,7 @@ class _Dice:
                 session = True
         elif self._likely(0.25):
             n = self._one_of((1, 2, 3))
-        arm: Arm = "push" if self._likely(0.65) else "pull"
+        arm: Arm = "push" if self._likely(0.5 if self._failing else 0.65) else "pull"
         return Request(
             script=self._script(ordered=n in (None, 1) and batch is None and not session),
             mode=mode,
@@ -122,10 +125,10 @@ class _Dice:
     def _consumer(self, arm: Arm, in_place: int) -> Consumer:
         depth = max(in_place, self._one_of((1, 2, 4, 128)))
         leaves_after = None
-        if arm == "pull" and self._likely(0.12):
+        if arm == "pull" and self._likely(0.5 if self._leaving else 0.1):
             leaves_after = self._one_of((1, 1, 2, 3, 5))
         how = self._one_of(("aclose", "drop"))
-        kind = self._chance.random()
+        kind = self._chance.uniform(0.4 if self._failing else 0.0, 1.0)
         if kind < 0.55:
             return Consumer(depth=depth, leaves_after=leaves_after, leaves_how=how)
         if kind < 0.7:
@@ -144,7 +147,7 @@ class _Dice:
     def _script(self, *, ordered: bool) -> EngineScript:
         ignored = self._one_of((1, 2, math.inf)) if self._likely(0.05) else 0
         trouble: dict[str, Any] = {}
-        kind = self._chance.random()
+        kind = self._chance.uniform(0.0, 0.4 if self._failing else 1.0)
         if kind < 0.03:
             trouble["registration_error"] = ValueError("scripted: registration")
         elif kind < 0.06:
@@ -156,7 +159,7 @@ class _Dice:
             trouble["abort_send_errors"] = 1
         elif kind < 0.3:
             trouble["breakable"] = True
-        if self._likely(0.1):
+        if self._likely(0.5 if self._leaving else 0.05):
             trouble["resists_cancel_for"] = self._one_of((0.02, 0.3, 2.0, 20.0, 200.0))
         return EngineScript(
             registration_delay=self._gap(0.2, (0.001, 0.05, 0.25, 1.2)),
@@ -175,7 +178,7 @@ class _Dice:
         )
 
     def _outputs(self, *, may_hold: bool) -> tuple[Step, ...]:
-        pace = self._one_of((0.0, 0.01, 0.1, 0.1, 0.25))
+        pace = self._one_of((0.05, 0.1, 0.25) if self._failing else (0.0, 0.01, 0.1, 0.1, 0.25))
         left = self._one_of((1, 3, 5, 8, 12, 20, 40, TOKENS_AT_MOST))
         retracts = self._one_of((0.0, 0.0, 0.05, 0.3))
         steps: list[Step] = []
@@ -195,7 +198,7 @@ class _Dice:
             return (*steps, Hold())
         finish = self._one_of(
             (
-                *(FINISH_LENGTH, FINISH_STOP) * 6,
+                *(FINISH_LENGTH, FINISH_STOP) * (1 if self._failing else 6),
                 finish_error(400, "BadRequestError", "scripted: refused"),
                 finish_error(500, "InternalServerError", "scripted: failed"),
                 finish_error(503, None, "scripted: unavailable"),
@@ -217,9 +220,9 @@ class _Dice:
             *("stop",) * 8,
             *("kill",) * 2,
             *("lose",) * 4,
-            *("cancel owner",) * 4,
+            *("cancel owner",) * (12 if self._leaving else 4),
             *("pause engine",) * 2,
-            *("break streams",) * 4,
+            *("break streams",) * (12 if self._failing else 2),
             *("abort all",) * 2,
         )
         for _ in range(self._chance.randint(0, len(requests) + 2)):

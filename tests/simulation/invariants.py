@@ -286,6 +286,8 @@ def _judge_shutdown(
     finals = {got.index for got in record.got if got.finish}
     if len(finals) >= request.choices:
         yield f"request {index}: EngineShutdown after its last final response (rule 129)"
+    if any(_failed_by_itself(rid) for rid in view.by_request[index]):
+        return  # an answer to one prompt of a batch; where it is native, the error is told in it
     for got in record.got:
         late = began is not None and got.moment.order > began.order
         if late and got.finish in ("abort", "cancelled"):

@@ -28,11 +28,14 @@ from compat.feeders import Feeders
 from compat.handover import Handover
 from compat.senders import PushEgress
 from compat.tap import Tap, TapMixin
+from tests.fakes.script import EngineScript, Hold, Output, finish_error, tokens
 from trio_worker.requests.abort import Aborts
 from trio_worker.requests.live import LiveRequests
 from trio_worker.requests.outcome import Outcome
-from trio_worker.requests.request import Request
+from trio_worker.requests.request import Request as LiveRequest
 from trio_worker.roles.decode import DecodeRequests
+
+from .case import Act, Case, Consumer, Request
 
 assert rig
 
@@ -46,7 +49,56 @@ class Mutant:
     name: str
     old: str
     new: str
+    case: Case | None = None
+    """Where chance needs more than some hundred seeds: a case that shows it."""
 
+
+REFUSED = finish_error(400, "BadRequestError", "scripted: refused")
+
+LEFT_AND_REFUSED_ONCE = Case(
+    0,
+    (Request(EngineScript(outputs=tokens(50), abort_send_errors=1)),),
+    (Act("cancel owner", at=0.25),),
+)
+BROKEN_WHILE_CHUNKS_WAIT = Case(
+    0,
+    (
+        Request(
+            EngineScript(outputs=(*[Output(0.1)] * 20, Hold()), breakable=True),
+            arm="pull",
+            consumer=Consumer(stalls_after=1, stalls_until=5.0),
+        ),
+    ),
+    (Act("break streams", at=1.05),),
+)
+REFUSED_WHILE_FRAMES_WAIT = Case(
+    0,
+    (Request(EngineScript(outputs=(*[Output(0.05)] * 3, Output(0.05, finish=REFUSED)))),),
+    in_place_frames=0,
+    pick_up=0.1,
+)
+FAILS_DURING_SHUTDOWN = Case(
+    0,
+    (Request(EngineScript(tokenize_delay=0.8, dispatch_error=ValueError("scripted: dispatch"))),),
+    (Act("shutdown", at=0.1, flavour="trio"),),
+)
+SHUTDOWN_BEFORE_THE_END_OF_THE_STREAM = Case(
+    0,
+    (Request(EngineScript(outputs=tokens(1)), n=2),),
+    (Act("shutdown", on=("chunk", 2), flavour="trio"),),
+    batch_callbacks=1,
+)
+SHUTDOWN_WHILE_THE_LAST_FRAMES_WAIT = Case(
+    0,
+    (
+        Request(
+            EngineScript(outputs=tokens(3)),
+            consumer=Consumer(stalls_after=1, stalls_until=5.0, depth=1),
+        ),
+    ),
+    (Act("shutdown", at=1.0, flavour="trio"),),
+    in_place_frames=0,
+)
 
 MUTANTS = (
     # ---- aborts ----
@@ -66,7 +118,7 @@ MUTANTS = (
     ),
     Mutant(
         "never orders an abort",
-        Request,
+        LiveRequest,
         "_order_abort",
         "self._owner.aborts.order(self._flight, self.context_id, self._abort_ended)",
         "pass",
@@ -77,6 +129,7 @@ MUTANTS = (
         "leave",
         "self._submit(flight.rid, context_id)",
         "pass",
+        LEFT_AND_REFUSED_ONCE,
     ),
     Mutant(
         "aborts twice",
@@ -96,7 +149,7 @@ MUTANTS = (
     ),
     Mutant(
         "leaves the stream open",
-        Request,
+        LiveRequest,
         "_leave",
         "feeder.cancel()",
         "pass",
@@ -143,6 +196,7 @@ MUTANTS = (
         "receive",
         "if self._pending or self.tap is not None:",
         "if self._error is None and (self._pending or self.tap is not None):",
+        BROKEN_WHILE_CHUNKS_WAIT,
     ),
     Mutant(
         "sends in place while frames wait",
@@ -164,6 +218,7 @@ MUTANTS = (
         "flush",
         "await self._wait_empty()",
         "pass",
+        REFUSED_WHILE_FRAMES_WAIT,
     ),
     Mutant(
         "sends what it had discarded",
@@ -174,7 +229,7 @@ MUTANTS = (
     ),
     Mutant(
         "does not wait for room",
-        Request,
+        LiveRequest,
         "_read",
         "await egress.wait_room()",
         "pass",
@@ -202,7 +257,7 @@ MUTANTS = (
     ),
     Mutant(
         "sends after the client's stop",
-        Request,
+        LiveRequest,
         "_relay",
         "if self.client_left or self.context.is_stopped():",
         "if self.client_left and self.shutting_down:",
@@ -221,6 +276,7 @@ MUTANTS = (
         "decide",
         "if shutting_down and not complete:",
         "if shutting_down and not complete and error is None:",
+        FAILS_DURING_SHUTDOWN,
     ),
     Mutant(
         "a shutdown ends as if all was well",
@@ -231,17 +287,19 @@ MUTANTS = (
     ),
     Mutant(
         "takes a request for complete before it has flushed",
-        Request,
+        LiveRequest,
         "_put_outcome",
         "complete=finished and self._flushed",
         "complete=finished",
+        SHUTDOWN_WHILE_THE_LAST_FRAMES_WAIT,
     ),
     Mutant(
         "does not send the end of a finished stream during a shutdown",
-        Request,
+        LiveRequest,
         "_put_outcome",
         "if finished and not self._flushed and not self.client_left:",
         "if False:",
+        SHUTDOWN_BEFORE_THE_END_OF_THE_STREAM,
     ),
     Mutant(
         "sends the final response of an abort before it migrates",
@@ -259,7 +317,7 @@ MUTANTS = (
     ),
     Mutant(
         "raises into the nursery",
-        Request,
+        LiveRequest,
         "run",
         "error = caught",
         "raise",
@@ -281,21 +339,21 @@ MUTANTS = (
     # ---- bounds ----
     Mutant(
         "drains for ever",
-        Request,
+        LiveRequest,
         "stop_for_client",
         "self.scope.deadline = trio.current_time() + constants.DRAIN_S",
         "pass",
     ),
     Mutant(
         "every chunk extends the drain",
-        Request,
+        LiveRequest,
         "_relay",
         "plan.responses.observe(chunk)",
         "plan.responses.observe(chunk); self.scope.deadline = trio.current_time() + 1.0",
     ),
     Mutant(
         "waits for a stream that ignores its cancellation",
-        Request,
+        LiveRequest,
         "_leave",
         "trio.move_on_after(constants.FEEDER_CLOSE_S)",
         "trio.move_on_after(60)",

@@ -91,7 +91,7 @@ class _Context(FakeContext):
     """Notes when it was stopped."""
 
     def __init__(self, play: _Play, index: int) -> None:
-        super().__init__(play.journal, f"request-{index}")
+        super().__init__(play.journal, rig.context_id(index))
         self._play = play
         self._index = index
 
@@ -139,6 +139,7 @@ class _Play:
         self.journal.watch(self._note)
         async with open_loop() as self._loop:
             self._loop.set_exception_handler(self._on_loop_error)
+            self._loop.set_task_factory(rig.make_task)
             self._engine = rig.SimulatedEngine(
                 self.journal, case, lambda index: case.requests[index].script
             )
@@ -252,7 +253,7 @@ class _Play:
 
     def _landing(self, landed: Any) -> Any:
         def note(request: LiveRequest) -> None:
-            index = int(request.context_id.removeprefix("request-"))
+            index = rig.index_of(request.context_id)
             self.record.requests[index].landed = self.now()
             self._admitted[index] = None
             self.journal.record("worker", "landed", detail=index)

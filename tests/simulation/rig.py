@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import random
@@ -31,6 +32,7 @@ from tests.fakes.engine import FakeEngine, FakeTokenizerManager
 from tests.fakes.journal import Journal
 from tests.fakes.script import EngineScript
 from trio_worker import constants
+from trio_worker.requests.request import Request as LiveRequest
 from trio_worker.responses import coalesce
 
 from .case import Case
@@ -101,9 +103,40 @@ class SimulatedEngine(FakeEngine):
         manager.attach(journal, lambda obj: script_of(request_of(obj)))
 
 
+def context_id(index: int) -> str:
+    """Dynamo's id of request i."""
+    return f"request-{index}"
+
+
+def index_of(context: str) -> int:
+    """The request of a `context_id`."""
+    return int(context.removeprefix("request-"))
+
+
 def publish_again() -> None:
     """Whoever published other arguments meanwhile (another test) is overruled by the next run."""
     _Published.now = None
+
+
+class HashedTask(asyncio.Task[Any]):
+    """An asyncio task whose place in a set does not depend on its address.
+
+    SGLang hands choices on in the order of a set of tasks (``_stream_batch_responses``).
+    """
+
+    chance: random.Random
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._hash = self.chance.getrandbits(32)
+        super().__init__(*args, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+def make_task(loop: Any, coroutine: Any, **options: Any) -> HashedTask:
+    """A task factory for the bridge's loop."""
+    return HashedTask(coroutine, loop=loop, **options)
 
 
 @contextmanager
@@ -111,15 +144,17 @@ def conditions(case: Case) -> Iterator[list[str]]:
     """Pin everything that would make two runs of one seed differ, and what the case asks for.
 
     Trio: the order in which ready tasks run comes from the seed, as pytest-trio and Hypothesis do
-    it. The bridge's loop: batches end by count, never by the clock. Ids: from the seed. Garbage
-    collector: off, since finalizers would run at moments of their own. Gives the list of what
-    Python reported as unraisable.
+    it. The bridge's loop: batches end by count, never by the clock. Ids, and the order of sets of
+    tasks and of requests: from the seed. Garbage collector: off, since finalizers would run at
+    moments of their own. Gives the list of what Python reported as unraisable.
     """
     arguments = _server_args(case.skip_tokenizer_init)
     if _Published.now is not arguments:
         publish(arguments, role="tokenizer")
         _Published.now = arguments
     chance = random.Random(f"order {case.seed}")
+    HashedTask.chance = random.Random(chance.random())
+    places = [chance.getrandbits(32) for _ in case.requests]
     unraisable: list[str] = []
     core = trio._core._run
     replaced: list[tuple[Any, str, Any]] = [
@@ -130,6 +165,7 @@ def conditions(case: Case) -> Iterator[list[str]]:
         (compat.loop, "BATCH_SECONDS", float("inf")),
         (compat.senders, "IN_PLACE_FRAMES", case.in_place_frames),
         (constants, "MERGE_OUTPUTS_AT", case.merge_at),
+        (LiveRequest, "__hash__", lambda request: places[index_of(request.context_id)]),
         (
             sys,
             "unraisablehook",

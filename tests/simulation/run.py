@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import traceback
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from . import garbage, rig
+from .case import Case
 from .draw import SEEDS_PER_ENGINE_BUILD, draw
 from .invariants import violations
 from .play import play
@@ -32,20 +34,30 @@ def warm_up() -> None:
     garbage.forget()
 
 
+@contextmanager
+def warm() -> Iterator[None]:
+    """`warm_up` for the length of a block, for tests."""
+    warm_up()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def failures(seeds: Iterable[int]) -> dict[int, list[str]]:
     """Seed -> what its run violates, for the seeds that violate something. After `warm_up`."""
     found = {}
     for seed in seeds:
-        if texts := judged(seed):
+        if texts := judged(draw(seed)):
             found[seed] = texts
     return found
 
 
-def judged(seed: int) -> list[str]:
-    """What the run of `seed` violates. In the main thread, as it uses a timer's signal."""
+def judged(case: Case) -> list[str]:
+    """What the run of `case` violates. In the main thread, as it uses a timer's signal."""
     try:
         with _livelock_ends():
-            return violations(play(draw(seed), look_for_garbage=seed % GARBAGE_EVERY == 0))
+            return violations(play(case, look_for_garbage=case.seed % GARBAGE_EVERY == 0))
     except KeyboardInterrupt:
         raise
     except BaseException as error:

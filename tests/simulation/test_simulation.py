@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 
 import pytest
@@ -21,9 +20,8 @@ SEEDS = 2000
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm() -> Iterator[None]:
-    run.warm_up()
-    yield
-    gc.unfreeze()
+    with run.warm():
+        yield
 
 
 @pytest.mark.timeout(300)
