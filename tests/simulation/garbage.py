@@ -24,14 +24,7 @@ def ours() -> list[str]:
     by its code's file. What hangs on a cycle of somebody else is not in it, and a cycle through
     an object of a fake is the fake's.
     """
-    flags = gc.get_debug()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        gc.collect()
-        things = list(gc.garbage)
-    finally:
-        gc.set_debug(flags)
-        gc.garbage.clear()
+    things = _unreachable()
     if not any(_is_ours(thing) for thing in things):
         return []
     return [
@@ -40,6 +33,22 @@ def ours() -> list[str]:
         if any(_is_ours(thing) for thing in cycle)
         and not any(type(thing).__module__.startswith("tests.fakes") for thing in cycle)
     ]
+
+
+def ours_of_any_kind() -> list[str]:
+    """The same, and what merely hangs on somebody else's cycle."""
+    return [_described(thing) for thing in _unreachable() if _is_ours(thing)]
+
+
+def _unreachable() -> list[Any]:
+    flags = gc.get_debug()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gc.collect()
+        return list(gc.garbage)
+    finally:
+        gc.set_debug(flags)
+        gc.garbage.clear()
 
 
 def forget() -> None:

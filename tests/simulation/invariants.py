@@ -268,6 +268,10 @@ def outcome_follows_precedence(view: View) -> Iterator[str]:
                 yield f"request {index}: CancelledError although nobody cancelled its owner"
         elif error is not None:
             yield from _judge_error(view, index, request, record)
+        elif record.owner_cancelled is not None:
+            continue  # between two polls: nobody was there to be told
+        elif record.stopped is not None and _finished_by_itself(view, index):
+            continue  # nothing was cut short, and nobody listens
         elif _must_be_shutdown(view, request, record):
             yield f"request {index}: ended normally, unfinished, after the shutdown"
         elif not _given_up(record) and _may_be_error(view, index, request, record):
@@ -284,8 +288,10 @@ def _judge_shutdown(
     if began is None or began.order > record.ended.order:
         yield f"request {index}: EngineShutdown without a shutdown"
     finals = {got.index for got in record.got if got.finish}
-    if len(finals) >= request.choices:
+    if len(finals) >= request.choices and record.stopped is None:
         yield f"request {index}: EngineShutdown after its last final response (rule 129)"
+    if record.stopped is not None or not any(rid.aborts for rid in view.by_request[index]):
+        return
     if any(_failed_by_itself(rid) for rid in view.by_request[index]):
         return  # an answer to one prompt of a batch; where it is native, the error is told in it
     for got in record.got:
@@ -390,6 +396,12 @@ def _trouble(view: View, index: int, record: RequestRecord) -> Iterator[Moment |
         yield record.arrived
     if any(_failed_by_itself(rid) for rid in view.by_request[index]):
         yield record.arrived
+
+
+def _finished_by_itself(view: View, index: int) -> bool:
+    """The engine came to the end of all that it was asked for."""
+    rids = view.by_request[index]
+    return bool(rids) and all(rid.finished and not rid.aborts for rid in rids)
 
 
 def _failed_by_itself(rid: EngineView) -> bool:

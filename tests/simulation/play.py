@@ -11,7 +11,7 @@ import gc
 import logging
 import sys
 import traceback
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +38,6 @@ from trio_worker.requests.live import LiveRequests
 from trio_worker.requests.request import Request as LiveRequest
 from trio_worker.roles.decode import DecodeRequests
 
-from . import garbage
 from .carriers import Channel, VirtualSenders
 from .case import LAST_CALL, PATIENCE, SETTLE, Act, Case, PlanningFailed, Request, UploadFailed
 from .record import Got, Moment, Record, RequestRecord
@@ -73,15 +72,21 @@ def _end_of(task: asyncio.Task[Any]) -> _End:
         del error
 
 
-def play(case: Case, *, look_for_garbage: bool = False, verbose: bool = False) -> Record:
-    """One run, in virtual time. Raises only if the simulation itself is at fault."""
+Search = Callable[[], list[str]]
+
+
+def play(case: Case, *, search: Search | None = None, verbose: bool = False) -> Record:
+    """One run, in virtual time. Raises only if the simulation itself is at fault.
+
+    `search` looks for garbage (`tests.simulation.garbage`) while the worker is at rest again.
+    """
     journal = Journal()
     record = Record(case, journal, [RequestRecord() for _ in case.requests])
-    if look_for_garbage:
+    if search is not None:
         gc.collect()  # what earlier runs left: a worker that is gone is one big cycle
     with rig.conditions(case) as record.unraisable, _Log(record, verbose):
         trio.run(
-            _Play(case, record, look_for_garbage).run,
+            _Play(case, record, search).run,
             clock=trio.testing.MockClock(autojump_threshold=0),
         )
     return record
@@ -103,11 +108,11 @@ class _Context(FakeContext):
 
 
 class _Play:
-    def __init__(self, case: Case, record: Record, look_for_garbage: bool) -> None:
+    def __init__(self, case: Case, record: Record, search: Search | None) -> None:
         self.case = case
         self.record = record
         self.journal = record.journal
-        self._look_for_garbage = look_for_garbage
+        self._search = search
         self._contexts = [_Context(self, index) for index in range(len(case.requests))]
         self._owners = [trio.CancelScope() for _ in case.requests]
         self._channels: list[Channel | None] = [None] * len(case.requests)
@@ -160,8 +165,8 @@ class _Play:
     async def _settle(self) -> None:
         await trio.sleep(SETTLE)
         self._look_at_rest()
-        if self._look_for_garbage:
-            self.record.garbage = garbage.ours()
+        if self._search is not None:
+            self.record.garbage = self._search()
         if not self._close.is_set():
             self._close.set()
         await self._closed.wait()

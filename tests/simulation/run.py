@@ -30,7 +30,7 @@ def warm_up() -> None:
     """Load what is loaded late, and exempt all of it from the searches for garbage."""
     rig.publish_again()
     for seed in (0, SEEDS_PER_ENGINE_BUILD):
-        play(draw(seed), look_for_garbage=True)
+        play(draw(seed), search=garbage.ours)
     garbage.forget()
 
 
@@ -57,7 +57,9 @@ def judged(case: Case) -> list[str]:
     """What the run of `case` violates. In the main thread, as it uses a timer's signal."""
     try:
         with _livelock_ends():
-            return violations(play(case, look_for_garbage=case.seed % GARBAGE_EVERY == 0))
+            return violations(
+                play(case, search=garbage.ours if case.seed % GARBAGE_EVERY == 0 else None)
+            )
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -86,5 +88,5 @@ def _livelock_ends() -> Iterator[None]:
 
 def report(seed: int) -> str:
     """The timeline of `seed`, told anew, and what it violates."""
-    record = play(draw(seed), look_for_garbage=True, verbose=True)
+    record = play(draw(seed), search=garbage.ours, verbose=True)
     return "\n".join([text_of(record), *(f"VIOLATED {text}" for text in violations(record))])

@@ -20,7 +20,7 @@ from tests.fakes.script import (
     tokens,
 )
 
-from . import run
+from . import garbage, run
 from .case import Act, Case, Consumer, Request, Upload
 from .invariants import violations
 from .play import play
@@ -38,7 +38,7 @@ def _warm() -> Iterator[None]:
 def judge(*requests: Request, acts: tuple[Act, ...] = (), **knobs: Any) -> Record:
     """Run a case under several orders of its tasks; the last record, if none violates anything."""
     for seed in range(8):
-        record = play(Case(seed, requests, acts, **knobs), look_for_garbage=True)
+        record = play(Case(seed, requests, acts, **knobs), search=garbage.ours)
         assert violations(record) == []
     return record
 

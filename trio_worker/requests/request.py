@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -68,6 +68,7 @@ class Request:
         "_handover",
         "_owner",
         "_stop_watch",
+        "_wanted",
         "accepted",
         "admitted_at",
         "client_left",
@@ -102,6 +103,8 @@ class Request:
         self._abort_settled = False
         self._chunk_seen = False
         self._flushed = False
+        self._wanted: trio.CancelScope | None = None
+        """Around waits for the consumer."""
         self._flight: Flight | None = None
         self._handover = Handover(constants.MERGE_OUTPUTS_AT)
         self._feeder: Feeder = owner.feeders.start(self._feed(planning))
@@ -155,6 +158,8 @@ class Request:
         if self.client_left:
             return
         self.client_left = True
+        if self._wanted is not None:
+            self._wanted.cancel()
         if self.shutting_down:
             return
         self._log_signal()
@@ -228,8 +233,9 @@ class Request:
             with self.scope:
                 await self._read()
                 self._close()
-                await self._egress.finish()
-                self._flushed = True
+                if self.client_left:
+                    self._egress.discard()
+                self._flushed = await self._unless_the_client_leaves(self._egress.finish)
         except ConsumerLeft:
             self.client_left = True
         except trio.Cancelled as cancelled:
@@ -267,9 +273,18 @@ class Request:
                     self._relay(chunk)
             if egress.backlogged:
                 try:
-                    await egress.wait_room()
+                    await self._unless_the_client_leaves(egress.wait_room)
                 except ConsumerLeft:
                     self.stop_for_client()
+
+    async def _unless_the_client_leaves(self, wait: Callable[[], Awaitable[None]]) -> bool:
+        """Trio. Await `wait()`; False if the client leaves first: nothing has to reach it then."""
+        with trio.CancelScope() as self._wanted:
+            if self.client_left:
+                self._wanted.cancel()
+            await wait()
+            return True
+        return False
 
     def _close(self) -> None:
         """Trio. The stream has ended by itself."""
