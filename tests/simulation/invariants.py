@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from tests.fakes.scheduler import FIRST_TOKEN
-from tests.fakes.script import FINISH_ABORTED
 from trio_worker import constants
 
 from .case import SETTLE, Request
@@ -326,7 +326,13 @@ def _may_be_error(view: View, index: int, request: Request, record: RequestRecor
         return True
     if script.cancel_error is not None or (script.breakable and view.record.broken):
         return True
-    return any(_failed_by_itself(rid) for rid in view.by_request[index])
+    if not any(_is_error(getattr(step, "finish", None)) for step in script.outputs):
+        return False
+    return any(rid.finish == "abort" for rid in view.by_request[index])
+
+
+def _is_error(finish: Mapping[str, Any] | None) -> bool:
+    return str((finish or {}).get("message", "")).startswith("scripted")
 
 
 def _shutdown_began(record: Record) -> Moment | None:
@@ -472,6 +478,20 @@ def _natural_end(view: View, index: int, request: Request, record: RequestRecord
     return max(*ends, record.arrived.time, consumer.stalls_until) + paced + uploads + 0.1
 
 
+def a_stopped_stream_that_has_ended_is_over(view: View) -> Iterator[str]:
+    """The drain deadline is for streams that go on, not for consumers that read slowly."""
+    for index, request, record in view.pairs():
+        ends = [rid.ended.time if rid.ended else math.inf for rid in view.by_request[index]]
+        if record.stopped is None or record.landed is None or not ends:
+            continue
+        uploads = request.choices * request.upload.seconds if request.upload else 0.0
+        flush = constants.EGRESS_FLUSH_S if record.error else 0.0
+        waits = uploads + flush + constants.FEEDER_CLOSE_S + SLACK
+        late = max(*ends, record.stopped.time) + waits
+        if record.landed.time > late:
+            yield f"request {index} landed at {record.landed}, long after its stream"
+
+
 def owners_wait_for_their_requests(view: View) -> Iterator[str]:
     """Rule 131: a cancelled façade waits for its request."""
     for index, _request, record in view.pairs():
@@ -547,6 +567,7 @@ JUDGES: tuple[Judge, ...] = (
     one_effective_abort,
     aborts_follow_dispatch,
     requests_end_in_time,
+    a_stopped_stream_that_has_ended_is_over,
     owners_wait_for_their_requests,
     serving_joins_in_time,
     what_waits_is_bounded,
@@ -554,5 +575,3 @@ JUDGES: tuple[Judge, ...] = (
     nobody_complains,
     no_garbage,
 )
-
-assert FINISH_ABORTED["status_code"] is None

@@ -20,6 +20,7 @@ from . import rig  # first: it imports SGLang
 
 # isort: split
 import compat.facade
+import trio_worker.requests.backlog
 import trio_worker.requests.outcome
 import trio_worker.responses.echo
 import trio_worker.responses.finish
@@ -231,8 +232,37 @@ MUTANTS = (
         "does not wait for room",
         LiveRequest,
         "_read",
-        "await egress.wait_room()",
+        "await self._unless_the_client_leaves(egress.wait_room)",
         "pass",
+    ),
+    Mutant(
+        "parks again without a look at its egress",
+        Handover,
+        "receive",
+        "if woken:",
+        "if False:",
+    ),
+    Mutant(
+        "leaves the last output to be merged with what waits",
+        Tap,
+        "_leave_the_last",
+        "if waiting:",
+        "if False:",
+    ),
+    Mutant(
+        "merges an error with what waits",
+        trio_worker.requests.backlog,
+        "merge_by_stream",
+        'if meta_info.get("finish_reason"):',
+        "if False:",
+    ),
+    Mutant(
+        "drops what waits with the tap of a broken stream",
+        TapMixin,
+        "_stream_one_response",
+        "for waiting in tap.take():",
+        "for waiting in []:",
+        BROKEN_WHILE_CHUNKS_WAIT,
     ),
     Mutant(
         "does not merge what waits",
@@ -342,6 +372,13 @@ MUTANTS = (
         LiveRequest,
         "stop_for_client",
         "self.scope.deadline = trio.current_time() + constants.DRAIN_S",
+        "pass",
+    ),
+    Mutant(
+        "waits for the frames of a client that has left",
+        LiveRequest,
+        "stop_for_client",
+        "self._wanted.cancel()",
         "pass",
     ),
     Mutant(
