@@ -261,7 +261,8 @@ class StopSignals:
         time.sleep(_HUNG_SECONDS)
         os._exit(FORCED_STATUS)
 
-    def _hold_exit(self) -> None:
+    def hold_exit(self) -> None:
+        """Any thread. If a way out is under way, wait for it: this does not return then."""
         if self._leaving is not None:
             self._await_leaving()
 
@@ -275,7 +276,7 @@ class StopSignals:
             signal.signal(number, self._net)
         self._thread.start()
         # Registered before anybody else's, hence run after them.
-        atexit.register(self._hold_exit)
+        atexit.register(self.hold_exit)
         os.register_at_fork(after_in_child=_forget)
 
     def _net(self, signum: int, frame: FrameType | None) -> None:

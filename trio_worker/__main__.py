@@ -8,14 +8,17 @@ Spawned children run this file again, as ``__mp_main__``: everything sits under 
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
 def main() -> None:
     """Neither flavour. Run one worker and end the process with its exit status."""
+    # First: a stop is kept until there is somebody to hear it, and heard during the imports below.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+
     from compat.signals import install
 
-    # First, so that a stop is heard during the imports below.
     signals = install()
 
     from trio_worker.startup import run

@@ -46,10 +46,14 @@ def run_process(signals: StopSignals, options: WorkerOptions, argv: list[str]) -
         dump_config(config.dynamo_args.dump_config_to, config)
         _prepare(options, config)
     except Exception as error:
+        # A stop kills the engine's children, which may look like a failure from here.
+        signals.hold_exit()
         if str(error):
             logger.error("%s", explain(error), exc_info=logger.isEnabledFor(logging.DEBUG))
         leave(status_of(error))
-    leave(trio.run(main, signals, options, config, role))
+    status = trio.run(main, signals, options, config, role)
+    signals.hold_exit()
+    leave(status)
 
 
 def _prepare(options: WorkerOptions, config: Any) -> None:
