@@ -27,7 +27,7 @@ from typing import Any
 
 import trio
 
-from compat.engine import SglangEngine, open_engine
+from compat.engine import SglangEngine
 from compat.loop import WorkerLoop, open_loop
 from compat.processes import reap_orphans
 from compat.runtime import WorkerRuntime, open_runtime
@@ -106,7 +106,7 @@ async def _live(
         async with (
             open_runtime(loop, config.dynamo_args) as runtime,
             _known_as(shutdown, "runtime", runtime),
-            open_engine(loop, role.engine_builder(config, runtime)) as engine,
+            role.open_engine(loop, config, runtime) as engine,
             _known_as(shutdown, "engine", engine),
             open_branch("aborts", failed) as aborts,
             open_branch("services", failed) as services,

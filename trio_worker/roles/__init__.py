@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from compat.engine import SglangEngine
+    from compat.loop import WorkerLoop
     from compat.runtime import WorkerRuntime
     from trio_worker.worker import Worker
 
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
 class Role(Protocol):
     """What differs between workers."""
 
-    def engine_builder(self, config: Any, runtime: WorkerRuntime) -> Callable[[], Any]:
-        """Trio. What builds this role's engine, later, in a thread of its own."""
+    def open_engine(
+        self, loop: WorkerLoop, config: Any, runtime: WorkerRuntime
+    ) -> AbstractAsyncContextManager[SglangEngine]:
+        """Trio. This role's engine, built in a thread of its own, for the length of the block."""
 
     async def serve(self, worker: Worker) -> None:
         """Trio. Start services, endpoints and registration; returns once registered.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import sglang as sgl
@@ -29,7 +29,9 @@ from dynamo.sglang.publisher import set_forward_pass_metrics_worker_id, setup_sg
 from dynamo.sglang.register import register_model_with_readiness_gate
 from sglang.srt.observability.trace import set_global_trace_level
 
+from compat.engine import SglangEngine, open_engine
 from compat.facade import Facade
+from compat.loop import WorkerLoop
 from compat.runtime import WorkerRuntime
 from trio_worker import constants
 from trio_worker.roles.decode import DecodeRequests
@@ -49,13 +51,15 @@ CONTROL_ENDPOINTS = ("load_lora", "unload_lora", "list_loras", "clear_kv_blocks"
 class LlmRole:
     """What decode and prefill share: one generate endpoint, four control endpoints."""
 
-    def engine_builder(self, config: Any, runtime: WorkerRuntime) -> Callable[[], Any]:
-        """Trio. Builds ``sgl.Engine``."""
+    def open_engine(
+        self, loop: WorkerLoop, config: Any, runtime: WorkerRuntime
+    ) -> AbstractAsyncContextManager[SglangEngine]:
+        """Trio. ``sgl.Engine`` for the length of the block."""
         server_args = config.server_args
         set_forward_pass_metrics_worker_id(
             server_args, runtime.endpoint(endpoint_name(config.dynamo_args))
         )
-        return lambda: sgl.Engine(server_args=server_args)
+        return open_engine(loop, lambda: sgl.Engine(server_args=server_args))
 
     async def serve(self, worker: Worker) -> None:
         """Trio. From a built engine to a registered model."""
