@@ -27,7 +27,7 @@ from typing import Any
 
 import trio
 
-from compat.engine import SglangEngine
+from compat.host import EngineHost
 from compat.loop import WorkerLoop, open_loop
 from compat.processes import reap_orphans
 from compat.runtime import WorkerRuntime, open_runtime
@@ -60,7 +60,7 @@ class Worker:
     """``dynamo.sglang.args.Config``; its ``server_args`` are the resolved ones."""
     options: WorkerOptions
     runtime: WorkerRuntime
-    engine: SglangEngine
+    engine: EngineHost
     services: Branch
     serving: Branch
     requests: LiveRequests
@@ -113,7 +113,8 @@ async def _live(
             _known_as(shutdown, "services", services),
             open_branch("serving", failed) as serving,
         ):
-            config.use_resolved_server_args(engine.engine.server_args)
+            if engine.resolved_server_args is not None:
+                config.use_resolved_server_args(engine.resolved_server_args)
             if options.stand_in_scheduler is not None:
                 delay_tokenizer(engine.tokenizer_manager, parse_script(options.stand_in_scheduler))
             requests = LiveRequests(
@@ -220,7 +221,7 @@ async def _conduct(
     process.cancel_scope.cancel()
 
 
-async def _watch(shutdown: Shutdown, engine: SglangEngine, runtime: WorkerRuntime) -> None:
+async def _watch(shutdown: Shutdown, engine: EngineHost, runtime: WorkerRuntime) -> None:
     """Trio. A service: what ends a worker without anybody asking."""
 
     async def engine_death() -> None:

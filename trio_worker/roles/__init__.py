@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from compat.engine import SglangEngine
+    from compat.host import EngineHost
     from compat.loop import WorkerLoop
     from compat.runtime import WorkerRuntime
     from trio_worker.worker import Worker
@@ -20,7 +20,7 @@ class Role(Protocol):
 
     def open_engine(
         self, loop: WorkerLoop, config: Any, runtime: WorkerRuntime
-    ) -> AbstractAsyncContextManager[SglangEngine]:
+    ) -> AbstractAsyncContextManager[EngineHost]:
         """Trio. This role's engine, built in a thread of its own, for the length of the block."""
 
     async def serve(self, worker: Worker) -> None:

@@ -60,7 +60,7 @@ class Services(Protocol):
 
 
 class Engine(Protocol):
-    """`compat.engine.SglangEngine`."""
+    """`compat.host.EngineHost`."""
 
     async def close(self, seconds: float) -> None:
         """End feeders, schedulers and all children. Raises `trio.TooSlowError`."""
