@@ -14,7 +14,8 @@ import trio
 
 from compat.host import EngineHost, all_exited, open_host
 from compat.loop import WorkerLoop
-from compat.processes import guarded
+from compat.permanent_thread import PermanentThread
+from compat.processes import guarded, wait_process_exit
 from compat.tap import Merge, TapMixin, tapped
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,11 @@ class SglangEngine(EngineHost):
     def child_pids(self) -> list[int]:
         """Schedulers and detokenizers."""
         return list(self.engine.get_all_child_pids())
+
+    @property
+    def owns_schedulers(self) -> bool:
+        """False for an engine that has joined another process's."""
+        return not getattr(self.engine, "_attached", False)
 
     @property
     def resolved_server_args(self) -> Any:
@@ -63,6 +69,9 @@ class SglangEngine(EngineHost):
         await self._thread.run(self.engine.shutdown)
 
     async def _ask_schedulers_to_exit(self, deadline: float) -> None:
+        if not self.owns_schedulers:
+            # They serve others as well; who started them ends them.
+            return
         manager = self.tokenizer_manager
         pids = self.child_pids
         if manager is None or self.died.is_set() or not hasattr(manager, "_dispatch_to_scheduler"):
@@ -104,6 +113,39 @@ def prepare_engine_class(*, merge: Merge, merge_at: int, tap: bool) -> None:
         return upstream.init_tokenizer_manager(server_args, port_args, manager_class)
 
     engine_class.init_tokenizer_manager_func = staticmethod(init_tapped_manager)
+
+
+class FollowingEngine(SglangEngine):
+    """The engine of a node that does not lead: schedulers only, which leave when rank 0 does."""
+
+    def __init__(self, engine: Any, loop: WorkerLoop, thread: PermanentThread) -> None:
+        super().__init__(engine, loop, thread)
+        self.group_ended = trio.Event()
+        """Set when all schedulers have exited, none of them with a failure."""
+
+    async def watch_children(self) -> None:
+        """Trio. A service: until all have exited, or the engine has failed.
+
+        One that fails, or is alone in leaving, has not been told by rank 0.
+        """
+        # Of a grandchild, whose parent is SGLang's controller, the status is not known here: None.
+        exited: dict[int, int | None] = {}
+        pids = self.child_pids
+
+        async def watch(pid: int) -> None:
+            exited[pid] = status = await wait_process_exit(pid)
+            patience = 0.0 if status else SCHEDULER_EXIT_S
+            scope = watchers.cancel_scope
+            scope.deadline = min(scope.deadline, trio.current_time() + patience)
+
+        async with trio.open_nursery() as watchers:
+            for pid in pids:
+                watchers.start_soon(watch, pid)
+        if len(exited) == len(pids) and not any(exited.values()):
+            self.group_ended.set()
+            return
+        pid = next((pid for pid in exited if exited[pid]), next(iter(exited)))
+        self.fail(f"child process {pid} exited with status {exited[pid]}")
 
 
 def open_engine(

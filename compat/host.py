@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -136,8 +137,8 @@ async def open_host(
     """Trio. Build an engine off the Trio thread, so that the loop answers during a long load.
 
     `build` is called in a thread that lives as long as the process, since children die with the
-    thread that started them. Leaving while it loads leaves at once: whoever leaves kills the
-    children. Raises what `build` raises.
+    thread that started them. Leaving while it loads, or cancelled, leaves at once: whoever leaves
+    kills the children. Raises what `build` raises.
     """
     thread = PermanentThread("sglang-engine")
     started = time.monotonic()
@@ -147,7 +148,7 @@ async def open_host(
     try:
         yield host
     finally:
-        if not host.closed:
+        if not host.closed and trio.current_effective_deadline() > -math.inf:
             with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_S):
                 await host.close(CLOSE_S)
 

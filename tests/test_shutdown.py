@@ -19,7 +19,7 @@ import trio
 import trio.testing
 
 from trio_worker.shutdown import Bounds, ExitStatus, Phase, Shutdown, StopReason
-from trio_worker.shutdown.paths import FOLLOWER_PATH, PATHS
+from trio_worker.shutdown.paths import ASKED_REASONS, FOLLOWER_PATH, GATEWAY_PATH, PATHS
 
 BOUNDS = Bounds(total=30.0, grace=5.0)
 MIGRATION = [StopReason.SIGNAL, StopReason.ENGINE_DEAD, StopReason.LEASE_LOST]
@@ -208,6 +208,9 @@ FROM_STOP = ["migrate", "shutdown", "served", "join", "services", "engine", "man
         (StopReason.LEASE_LOST, ["latch", "migrate", "ended", *FROM_STOP], 1),
         (StopReason.STARTUP_FAILED, ["latch", *FROM_STOP], 1),
         (StopReason.STARTUP_STOPPED, ["latch"], 0),
+        (StopReason.SNAPSHOT_TAKEN, ["latch"], 0),
+        (StopReason.GROUP_ENDED, ["latch", "services", "engine", "manager tasks"], 0),
+        (StopReason.CHILD_DIED, ["latch", *FROM_STOP], 1),
     ],
 )
 async def test_each_reason_takes_its_path(
@@ -233,7 +236,7 @@ async def test_each_reason_takes_its_path(
 
 def test_every_reason_has_a_path_that_ends_the_process() -> None:
     assert set(PATHS) == set(StopReason)
-    for path in (*PATHS.values(), FOLLOWER_PATH):
+    for path in (*PATHS.values(), FOLLOWER_PATH, GATEWAY_PATH):
         assert path[-1] is Phase.EXIT
         assert [phase.number for phase in path] == sorted(phase.number for phase in path)
 
@@ -419,6 +422,100 @@ async def test_follower_hurries_on_a_second_signal(
     assert shutdown.status is ExitStatus.ASKED
 
 
+# ---- gateways ----
+
+
+class FakeChildren:
+    """`exits` seconds after they were told they are gone; `killed` is what is left then."""
+
+    def __init__(self, world: World, failures: int = 0) -> None:
+        self.world = world
+        self.failures = failures
+        self.living = [101, 102]
+
+    def ask_to_stop(self) -> None:
+        self.world.note("asked")
+
+    def tell_engine_dead(self) -> None:
+        self.world.note("told dead")
+
+    async def hurry(self) -> None:
+        self.world.note("hurried")
+
+    async def wait_exited(self) -> None:
+        await self.world.step("children")
+        self.living = []
+
+    def kill(self) -> list[int]:
+        self.world.note("kill")
+        return self.living
+
+
+def build_gateway(world: World, failures: int = 0) -> Shutdown:
+    shutdown, _ = build(world)
+    shutdown.parts.requests = None
+    shutdown.parts.children = FakeChildren(world, failures)
+    return shutdown
+
+
+AFTER_CHILDREN = ["shutdown", "served", "join", "services", "engine", "manager tasks", "gone"]
+
+
+@pytest.mark.parametrize("reason", list(StopReason))
+async def test_children_leave_before_the_engine_whatever_the_reason(
+    reason: StopReason, autojump_clock: trio.testing.MockClock
+) -> None:
+    world = World(takes={"children": 6.0})
+    shutdown = build_gateway(world)
+    await stop(shutdown, reason)
+    told = "told dead" if reason is StopReason.ENGINE_DEAD else "asked"
+    assert world.order == ["latch", told, "children", "kill", *AFTER_CHILDREN]
+    assert world.time_of("shutdown") == pytest.approx(6.0)
+    assert shutdown.status == (0 if reason in ASKED_REASONS else 1)
+
+
+async def test_children_that_stay_are_killed(autojump_clock: trio.testing.MockClock) -> None:
+    world = World(hangs={"children"})
+    shutdown = build_gateway(world)
+    seconds = await stop(shutdown)
+    # 30 s less what is reserved for stop, engine, deferred and exit.
+    assert world.time_of("kill") == pytest.approx(30 - 1 - 5 - 0.5 - 0.5)
+    assert seconds <= 30
+    assert shutdown.status is ExitStatus.FORCED
+    # By then, each had its own total behind it, and its last resort.
+    assert BOUNDS.of_children() + 1.5 + 2 < world.time_of("kill")
+
+
+async def test_a_child_that_leaves_with_a_failure_is_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    shutdown = build_gateway(World(), failures=1)
+    await stop(shutdown)
+    assert shutdown.status is ExitStatus.FAILED
+
+
+async def test_a_second_signal_reaches_the_children(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = World(takes={"children": 9.0})
+    shutdown = build_gateway(world)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop, shutdown)
+        await trio.sleep(2.0)
+        shutdown.hurry()
+    assert world.time_of("hurried") == pytest.approx(2.0)
+    # Told to hurry, they are still waited for.
+    assert world.time_of("kill") == pytest.approx(9.0)
+    assert shutdown.status is ExitStatus.ASKED
+
+
+@pytest.mark.parametrize("total", [2.0, 8.0, 30.0, 600.0])
+def test_children_get_less_time_than_their_leader(total: float) -> None:
+    bounds = Bounds(total=total, grace=5.0)
+    killed_after = bounds.limit(Phase.CHILDREN, GATEWAY_PATH[1:], total)
+    assert 0 < bounds.of_children() < killed_after < total
+
+
 # ---- bounds ----
 
 
@@ -535,7 +632,7 @@ def test_limits_never_add_up_to_more_than_the_total() -> None:
     choose = random.Random(7)
     for _ in range(2000):
         bounds = Bounds(total=choose.uniform(0, 60), grace=choose.choice([0, 0.1, 5, 1000]))
-        path = choose.choice([*PATHS.values(), FOLLOWER_PATH])
+        path = choose.choice([*PATHS.values(), FOLLOWER_PATH, GATEWAY_PATH])
         left = bounds.total
         for place, phase in enumerate(path):
             limit = bounds.limit(phase, path[place + 1 :], left)
@@ -865,7 +962,7 @@ async def test_a_failure_is_told_as_an_error_with_its_cause(
     shutdown = Shutdown(BOUNDS)
     shutdown.request(reason, "port 1 is taken")
     await shutdown.run()
-    failed = reason not in (StopReason.SIGNAL, StopReason.STARTUP_STOPPED)
+    failed = reason not in ASKED_REASONS
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [record.getMessage() for record in errors] == (
         [f"Shutdown: {reason.value} (port 1 is taken); 30.0 s in all"] if failed else []

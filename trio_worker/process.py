@@ -22,12 +22,12 @@ from dynamo.sglang._compat import override_server_args
 from dynamo.sglang.nixl_telemetry import install_scheduler_process_wrapper
 
 from compat.engine import prepare_engine_class
-from compat.reachable import check_engine_ports
 from compat.signals import StopSignals
 from trio_worker import constants
 from trio_worker.cli import WorkerOptions, role_of, run_parser
 from trio_worker.errors import explain, status_of
 from trio_worker.responses import coalesce
+from trio_worker.roles import Role
 from trio_worker.roles.registry import implementation_of
 from trio_worker.shutdown import leave
 from trio_worker.standin import parse_script
@@ -44,7 +44,7 @@ def run_process(signals: StopSignals, options: WorkerOptions, argv: list[str]) -
         config = run_parser(argv)
         role = implementation_of(role_of(config))
         dump_config(config.dynamo_args.dump_config_to, config)
-        _prepare(options, config)
+        _prepare(options, config, role)
     except Exception as error:
         # A stop kills the engine's children, which may look like a failure from here.
         signals.hold_exit()
@@ -56,9 +56,9 @@ def run_process(signals: StopSignals, options: WorkerOptions, argv: list[str]) -
     leave(status)
 
 
-def _prepare(options: WorkerOptions, config: Any) -> None:
+def _prepare(options: WorkerOptions, config: Any, role: Role) -> None:
     """What must be in place before any engine is built. Raises what would keep it from starting."""
-    check_engine_ports(config.server_args)
+    role.prepare(config)
     install_scheduler_process_wrapper()
     if config.server_args.load_format == "gms" and os.environ.get("DYN_GMS_USE_V1") != "true":
         from gpu_memory_service.integrations.sglang import setup_gms

@@ -6,11 +6,12 @@
     trio.run(main)
     └─ process scope          what asks for a stop; the plan; one total deadline
        └─ open_loop()         asyncio on Trio
-          └─ runtime          closed last
-             └─ engine        SGLang and its children
-                ├─ aborts     ordered aborts and their retries
-                ├─ services   metrics, events, pause followers, watchers
-                └─ serving    request tasks
+          └─ early            what must exist before the first connection; for most roles nothing
+             └─ runtime       closed last
+                └─ engine     SGLang and its children
+                   ├─ aborts     ordered aborts and their retries
+                   ├─ services   metrics, events, pause followers, watchers
+                   └─ serving    request tasks; the children of a gateway
 
 A stop never cancels this tree: it starts the plan (`trio_worker.shutdown`), which moves deadlines,
 closes part after part, and cancels the process scope when nothing of worth is left in it.
@@ -70,7 +71,7 @@ class Worker:
 
 async def main(signals: StopSignals, options: WorkerOptions, config: Any, role: Role) -> ExitStatus:
     """Trio. One worker from its first connection to its exit status; never raises."""
-    shutdown = Shutdown(Bounds(total=options.shutdown_timeout))
+    shutdown = Shutdown(Bounds(total=options.shutdown_timeout), leads=role.leads)
     try:
         async with open_loop() as loop:
             building, starting = trio.CancelScope(), trio.CancelScope()
@@ -104,6 +105,7 @@ async def _live(
 
     try:
         async with (
+            role.open_early(loop, config, shutdown),
             open_runtime(loop, config.dynamo_args) as runtime,
             _known_as(shutdown, "runtime", runtime),
             role.open_engine(loop, config, runtime) as engine,
@@ -115,7 +117,7 @@ async def _live(
         ):
             if engine.resolved_server_args is not None:
                 config.use_resolved_server_args(engine.resolved_server_args)
-            if options.stand_in_scheduler is not None:
+            if options.stand_in_scheduler is not None and engine.tokenizer_manager is not None:
                 delay_tokenizer(engine.tokenizer_manager, parse_script(options.stand_in_scheduler))
             requests = LiveRequests(
                 loop=loop,

@@ -56,12 +56,14 @@ def test_bounds_of_the_phases() -> None:
     known = bounds()
     rows = table("| phase | what | bound | ends when |")
     told = {row[0].partition(" ")[2]: row[2] for row in rows}
+    assert "ends 4 s before they are killed" in PAGE
+    assert "CHILD_MARGIN_S: Final = 4.0\n" in PATHS
     for name in ("withdraw", "migrate", "stop", "engine", "deferred", "exit"):
         assert float(told[name]) == known[name], name
     assert told["drain"] == "grace: 5"
     numbers = {row[0] for row in rows}
-    # A follower's group phase is not in the table: the role is not built.
-    assert numbers == {f"{number} {name}" for number, name in phases().values()} - {"2 group"}
+    assert numbers == {f"{number} {name}" for number, name in phases().values()}
+    assert told["group"] == told["children"] == "total less reserves"
 
 
 def test_reserves() -> None:
@@ -110,7 +112,7 @@ def test_reasons_and_their_paths() -> None:
         for row in rows
     }
     assert told == {reason: (texts[reason], path) for reason, path in paths.items()}
-    asked = re.search(r"if reason not in \((.*?)\)", PLAN)
+    asked = re.search(r"ASKED_REASONS: Final = frozenset\((.*?)\)", PATHS, re.DOTALL)
     assert asked is not None
     assert {row[0].strip("`") for row in rows if row[3] == "0"} == set(
         re.findall(r"StopReason\.(\w+)", asked[1])

@@ -34,6 +34,7 @@ from compat.facade import Facade
 from compat.loop import WorkerLoop
 from compat.runtime import WorkerRuntime
 from trio_worker import constants
+from trio_worker.roles import Role
 from trio_worker.roles.decode import DecodeRequests
 from trio_worker.roles.prefill import PrefillRequests
 from trio_worker.worker import Worker
@@ -48,7 +49,7 @@ CONTROL_ENDPOINTS = ("load_lora", "unload_lora", "list_loras", "clear_kv_blocks"
 """Each is served by the handler's method of that name."""
 
 
-class LlmRole:
+class LlmRole(Role):
     """What decode and prefill share: one generate endpoint, four control endpoints."""
 
     def open_engine(

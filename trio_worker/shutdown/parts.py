@@ -72,6 +72,29 @@ class Engine(Protocol):
         """Until the schedulers of this node have exited by themselves."""
 
 
+class Children(Protocol):
+    """`trio_worker.children.Children`: the processes of a gateway that serve."""
+
+    def ask_to_stop(self) -> None:
+        """Tell each to stop as a worker does."""
+
+    def tell_engine_dead(self) -> None:
+        """Tell each to migrate what it has: its engine is dead."""
+
+    async def hurry(self) -> None:
+        """Tell each to migrate now."""
+
+    async def wait_exited(self) -> None:
+        """Until each has exited."""
+
+    def kill(self) -> list[int]:
+        """Kill those that are left; their pids."""
+
+    @property
+    def failures(self) -> int:
+        """Children that exited with a status other than 0."""
+
+
 @dataclass
 class Parts:
     """What there is to shut down so far: each is set once it exists. None: nothing to do."""
@@ -81,3 +104,4 @@ class Parts:
     serving: Serving | None = None
     services: Services | None = None
     engine: Engine | None = None
+    children: Children | None = None

@@ -34,6 +34,9 @@ class StopReason(Enum):
     LEASE_LOST = "the lease is lost"
     STARTUP_FAILED = "start-up failed"
     STARTUP_STOPPED = "asked to stop during start-up"
+    SNAPSHOT_TAKEN = "the snapshot is taken"
+    GROUP_ENDED = "the schedulers of this node were told to exit"
+    CHILD_DIED = "a gateway child died"
     INTERNAL_ERROR = "the worker failed"
 
 
@@ -44,6 +47,7 @@ class Phase(Enum):
     WITHDRAW = (1, "withdraw")
     DRAIN = (2, "drain")
     GROUP = (2, "group")
+    CHILDREN = (2, "children")
     MIGRATE = (3, "migrate")
     STOP = (4, "stop")
     ENGINE = (5, "engine")
@@ -52,7 +56,8 @@ class Phase(Enum):
 
     @property
     def number(self) -> int:
-        """Place in the plan. A node that does not lead waits for its group where others drain."""
+        """Place in the plan. A follower waits for its group, a gateway for its children, where
+        others drain."""
         return self.value[0]
 
     @property
@@ -75,6 +80,10 @@ PATHS: Final[dict[StopReason, Path]] = {
     StopReason.STARTUP_FAILED: _FROM_STOP,
     # The engine is still in its constructor, which nobody waits for: leaving kills its children.
     StopReason.STARTUP_STOPPED: (Phase.EXIT,),
+    # As during a load: nothing has been registered, and the image is taken.
+    StopReason.SNAPSHOT_TAKEN: (Phase.EXIT,),
+    StopReason.GROUP_ENDED: _FROM_ENGINE,
+    StopReason.CHILD_DIED: _FROM_STOP,
     # A defect of ours: requests may still be whole, so they move, but none is waited for.
     StopReason.INTERNAL_ERROR: (Phase.WITHDRAW, Phase.MIGRATE, *_FROM_STOP),
 }
@@ -84,11 +93,34 @@ FOLLOWER_PATH: Final[Path] = (Phase.GROUP, *_FROM_ENGINE)
 """Asked to stop, on a node that does not lead: leaving before rank 0 would hang the group."""
 
 
-def path_of(reason: StopReason, *, leads: bool) -> Path:
-    """The phases that `reason` takes on a node that leads its group, or follows."""
+GATEWAY_PATH: Final[Path] = (Phase.CHILDREN, *_FROM_STOP)
+"""Any reason, once a gateway has children: they serve, so their way out comes first."""
+
+ASKED_REASONS: Final = frozenset(
+    {
+        StopReason.SIGNAL,
+        StopReason.STARTUP_STOPPED,
+        StopReason.SNAPSHOT_TAKEN,
+        StopReason.GROUP_ENDED,
+    }
+)
+"""Reasons that are no failure."""
+
+
+def path_of(reason: StopReason, *, leads: bool, has_children: bool = False) -> Path:
+    """The phases that `reason` takes.
+
+    `leads`: the node leads its group; `has_children`: it is a gateway whose children were started.
+    """
+    if has_children:
+        return GATEWAY_PATH
     if reason is StopReason.SIGNAL and not leads:
         return FOLLOWER_PATH
     return PATHS[reason]
+
+
+CHILD_MARGIN_S: Final = 4.0
+"""Seconds from a gateway child's total deadline until it is killed: its own last resort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +153,7 @@ class Bounds:
             Phase.WITHDRAW: self.withdraw,
             Phase.DRAIN: self.grace,
             Phase.GROUP: self.total,
+            Phase.CHILDREN: self.total,
             Phase.MIGRATE: self.migrate,
             Phase.STOP: self.stop,
             Phase.ENGINE: self.engine,
@@ -132,6 +165,7 @@ class Bounds:
         """What earlier phases leave for `phase`, in seconds; 0 for those that only wait."""
         least = {
             Phase.WITHDRAW: 0.5,
+            Phase.CHILDREN: 5.0,
             Phase.MIGRATE: 1.5,
             Phase.STOP: 1.0,
             Phase.ENGINE: 5.0,
@@ -139,6 +173,11 @@ class Bounds:
             Phase.EXIT: 0.5,
         }
         return min(self.of(phase), least.get(phase, 0.0))
+
+    def of_children(self) -> float:
+        """The total of each gateway child, so that it is gone by itself before it is killed."""
+        limit = self.limit(Phase.CHILDREN, GATEWAY_PATH[1:], self.total)
+        return max(limit - CHILD_MARGIN_S, limit / 2)
 
     def limit(self, phase: Phase, later: Iterable[Phase], left: float) -> float:
         """Seconds that `phase` gets when `left` are left for it and the `later` ones."""

@@ -23,7 +23,15 @@ from typing import Any, Final
 import trio
 
 from trio_worker.shutdown.parts import LiveRequests, Parts
-from trio_worker.shutdown.paths import Bounds, ExitStatus, Path, Phase, StopReason, path_of
+from trio_worker.shutdown.paths import (
+    ASKED_REASONS,
+    Bounds,
+    ExitStatus,
+    Path,
+    Phase,
+    StopReason,
+    path_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +115,9 @@ class Shutdown:
             self.reason, self.detail = reason, detail
             self._started = trio.current_time() - ago
             self._deadline = self._started + self.bounds.total
-            self._path = path_of(reason, leads=self._leads)
-            if reason not in (StopReason.SIGNAL, StopReason.STARTUP_STOPPED):
+            has_children = self.parts.children is not None
+            self._path = path_of(reason, leads=self._leads, has_children=has_children)
+            if reason not in ASKED_REASONS:
                 self._worsen(ExitStatus.FAILED)
             self.requested.set()
         elif self._is_consequence(reason):
@@ -124,10 +133,10 @@ class Shutdown:
 
     def _is_consequence(self, reason: StopReason) -> bool:
         """Whether the plan itself brings `reason` about: no alarm then (D20)."""
-        if reason in (StopReason.SIGNAL, StopReason.STARTUP_STOPPED):
+        if reason in ASKED_REASONS:
             return True
         if reason is StopReason.STARTUP_FAILED:
-            return self.reason in (StopReason.SIGNAL, StopReason.STARTUP_STOPPED)
+            return self.reason in ASKED_REASONS
         if reason is StopReason.LEASE_LOST:
             return self._reached >= Phase.STOP.number
         if reason is StopReason.ENGINE_DEAD:
@@ -155,6 +164,8 @@ class Shutdown:
                     beside.start_soon(self._withdraw)
                 if Phase.GROUP in path:
                     await self._wait_for_group()
+                if Phase.CHILDREN in path:
+                    await self._stop_children()
                 if Phase.DRAIN in path:
                     # Never discoverable and refusing at the same time, unless hurried (D21).
                     await _first_of(self._withdrawn.wait, self._hurried.wait)
@@ -249,6 +260,29 @@ class Shutdown:
             await _first_of(until_exited, until_hurried)
 
         await self._phase(Phase.GROUP, work, overrun=None, outcome=lambda: ended)
+
+    async def _stop_children(self) -> None:
+        if (children := self.parts.children) is None:
+            return
+
+        async def pass_hurry_on() -> None:
+            await self._hurried.wait()
+            await children.hurry()
+            await trio.sleep_forever()
+
+        async def work() -> None:
+            if self.reason is StopReason.ENGINE_DEAD:
+                children.tell_engine_dead()
+            else:
+                children.ask_to_stop()
+            await _first_of(children.wait_exited, pass_hurry_on)
+
+        await self._phase(Phase.CHILDREN, work, overrun=None)
+        if killed := children.kill():
+            logger.error("Gateway children killed, not gone in time: %s", killed)
+            self._worsen(ExitStatus.FORCED)
+        elif children.failures:
+            self._worsen(ExitStatus.FAILED)
 
     async def _migrate(self) -> None:
         if (requests := self.parts.requests) is None:
