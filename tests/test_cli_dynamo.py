@@ -253,6 +253,7 @@ def test_the_environment_selects_children_and_snapshots(monkeypatch: pytest.Monk
             ["--enable-multimodal", "--dedicated-mm-encoder", "--disaggregation-mode", "prefill"],
             Role.MULTIMODAL_PREFILL,
         ),
+        (["--dllm-algorithm", "LowConfidence"], Role.LLM_DIFFUSION),
         (["--gateway-workers", "2"], Role.GATEWAY_LEADER),
         (["--nnodes", "2", "--node-rank", "1", "--tp", "2"], Role.NON_LEADER),
     ],

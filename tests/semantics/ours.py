@@ -27,6 +27,7 @@ from trio_worker.requests.abort import Aborts, order_is_proven
 from trio_worker.requests.live import LiveRequests
 from trio_worker.responses import coalesce
 from trio_worker.roles.decode import DecodeRequests
+from trio_worker.roles.diffusion import DiffusionRequests
 from trio_worker.roles.prefill import PrefillRequests
 
 from .harness import Run
@@ -36,6 +37,12 @@ from .scenario import Scenario
 logger = logging.getLogger(__name__)
 
 TappedManager = tapped(FakeTokenizerManager, merge=coalesce, merge_at=constants.MERGE_OUTPUTS_AT)
+
+HANDLERS = {
+    "decode": DecodeRequests,
+    "prefill": PrefillRequests,
+    "dllm": DiffusionRequests,
+}
 
 
 class OursSubject:
@@ -53,8 +60,7 @@ class OursSubject:
                 enable_rl=scenario.upload is not None,
             ),
         )
-        handler_class = DecodeRequests if scenario.role == "decode" else PrefillRequests
-        self.handler = handler_class(shown, config, None, None, None)
+        self.handler = HANDLERS[scenario.role](shown, config, None, None, None)
         if scenario.upload is not None:
             self.handler._metadata_uploader_from_request = lambda _request: scenario.upload
         self._aborting = aborting

@@ -37,7 +37,6 @@ ELSEWHERE: dict[range, str] = {
 }
 
 INCUMBENT_ONLY: dict[int, str] = {
-    6: "the dLLM role is not built; response-id mode itself is rules 5 and 15-18",
     11: "our handlers always belong to a worker that can shut down",
     13: "our engine owns its tokenizer manager: there is no engine without one",
     43: "there is no monitor task that somebody could cancel; a cancelled owner is rule 131",

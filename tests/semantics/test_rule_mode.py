@@ -13,13 +13,13 @@ import re
 from typing import Any
 
 import pytest
-from dynamo.llm.exceptions import InvalidArgument
+from dynamo.llm.exceptions import EngineShutdown, InvalidArgument
 from trio.testing import MockClock
 
-from tests.fakes.script import EngineScript, Output, tokens
+from tests.fakes.script import NEVER, EngineScript, Output, tokens
 
 from .harness import Implementation
-from .scenario import CALLER_RID, Request, Scenario, one, stop
+from .scenario import CALLER_RID, Request, Scenario, one, shutdown, stop
 
 SILENT_UNTIL_1S = EngineScript(prefill_delay=0.9, outputs=tokens(5))
 SPEAKS_AT_01 = EngineScript(outputs=tokens(5, finish=None))
@@ -119,8 +119,47 @@ async def test_rule_005_response_ids_are_learnt_from_the_chunks(
     assert spoken <= {rid for time, rid in seen.effective_aborts if time == 0.25}
 
 
-@pytest.mark.only("incumbent", "the dLLM role is not built; its requests are response-id mode")
-async def test_rule_006_a_diffusion_model_has_no_submitted_rid(
+@pytest.mark.fixed("no rid of ours: a silent engine is not aborted, and ids of a trace collide")
+@pytest.mark.parametrize("mode", ["tokens", "text"])
+async def test_rule_006_a_diffusion_model_is_aborted_by_the_submitted_rid(
+    implementation: Implementation, autojump_clock: MockClock, mode: Any
+) -> None:
+    seen = await implementation.run(one(SILENT_UNTIL_1S, stop(0.05), role="dllm", mode=mode))
+    assert re.fullmatch("[0-9a-f]{32}", seen.rid())
+    assert seen.effective_aborts == [(0.05, seen.rid())]
+    assert seen.leftovers() == {}
+
+
+async def test_rule_006_a_diffusion_model_answers_as_decode_does(
+    implementation: Implementation, autojump_clock: MockClock
+) -> None:
+    seen = await implementation.run(one(EngineScript(outputs=tokens(4)), role="dllm"))
+    assert seen.ids == [100, 101, 102, 103]
+    assert seen.count("Submitted SGLang Request ID") == 0
+    assert seen.leftovers() == {}
+
+
+async def test_rule_006_several_choices_of_a_diffusion_model_are_aborted_once_they_speak(
+    implementation: Implementation, autojump_clock: MockClock
+) -> None:
+    seen = await implementation.run(one(SPEAKS_AT_01, stop(0.15), role="dllm", n=2))
+    children = [entry.rid for entry in seen.journal.of("dispatched")][1:]
+    assert sorted(seen.effective_aborts) == [(0.15, rid) for rid in sorted(children)]
+
+
+@pytest.mark.fixed("no rid of ours: a shutdown is not noticed before the first output")
+async def test_rule_006_a_silent_diffusion_request_migrates(
+    implementation: Implementation, autojump_clock: MockClock
+) -> None:
+    seen = await implementation.run(one(EngineScript(outputs=NEVER), shutdown(0.05), role="dllm"))
+    assert seen.ended is not None
+    assert seen.ended < 0.2
+    assert type(seen.error) is EngineShutdown
+    assert seen.leftovers() == {}
+
+
+@pytest.mark.only("incumbent", "it learns the engine's id from the first output")
+async def test_rule_006_incumbent_aborts_by_the_id_of_the_first_output(
     implementation: Implementation, autojump_clock: MockClock
 ) -> None:
     seen = await implementation.run(one(SPEAKS_AT_01, stop(0.15), role="dllm"))
@@ -128,6 +167,8 @@ async def test_rule_006_a_diffusion_model_has_no_submitted_rid(
     assert seen.count("Submitted SGLang Request ID") == 0
     assert seen.effective_aborts == [(0.15, seen.rid())]
     assert seen.leftovers() == {}
+    silent = await implementation.run(one(SILENT_UNTIL_1S, stop(0.05), role="dllm"))
+    assert [time for time, _ in silent.effective_aborts] == [1.0]
 
 
 async def test_rule_007_the_engine_rid_is_ours_and_random(

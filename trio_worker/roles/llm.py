@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
 # SPDX-License-Identifier: Apache-2.0
 
-"""Decode and prefill (R9-R11): endpoints, services, registration.
+"""Decode, prefill and LLM diffusion (R8-R11): endpoints, services, registration.
 
-Start-up order is the incumbent's (``dynamo/sglang/init_llm.py``).
+Start-up order is the incumbent's (``dynamo/sglang/init_llm.py``, ``init_diffusion.py``).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from compat.runtime import WorkerRuntime
 from trio_worker import constants
 from trio_worker.roles import Role
 from trio_worker.roles.decode import DecodeRequests
+from trio_worker.roles.diffusion import DiffusionRequests
 from trio_worker.roles.prefill import PrefillRequests
 from trio_worker.worker import Worker
 
@@ -51,6 +52,8 @@ CONTROL_ENDPOINTS = ("load_lora", "unload_lora", "list_loras", "clear_kv_blocks"
 
 class LlmRole(Role):
     """What decode and prefill share: one generate endpoint, four control endpoints."""
+
+    control_endpoints: tuple[str, ...] = CONTROL_ENDPOINTS
 
     def open_engine(
         self, loop: WorkerLoop, config: Any, runtime: WorkerRuntime
@@ -70,7 +73,8 @@ class LlmRole(Role):
         # the GIL held, on threads that may just wait for the GIL.
         generate = runtime.endpoint(endpoint_name(dynamo_args))
         controls = {
-            name: runtime.endpoint(endpoint_name(dynamo_args, name)) for name in CONTROL_ENDPOINTS
+            name: runtime.endpoint(endpoint_name(dynamo_args, name))
+            for name in self.control_endpoints
         }
         if config.server_args.enable_trace:
             set_global_trace_level(dynamo_args.sglang_trace_level)
@@ -103,7 +107,7 @@ class LlmRole(Role):
                 generate,
                 config.server_args,
                 dynamo_args,
-                serves_lora_load=True,
+                serves_lora_load="load_lora" in controls,
                 **self.registration(config),
             )
         )
@@ -167,6 +171,47 @@ class DecodeRole(LlmRole):
             "output_type": parse_endpoint_types(config.dynamo_args.endpoint_types),
             "worker_type": WorkerType.Decode if disaggregated else WorkerType.Aggregated,
             "needs": [[WorkerType.Prefill]] if disaggregated else [],
+        }
+
+
+class DiffusionRole(LlmRole):
+    """R8."""
+
+    control_endpoints = ()
+
+    def open_engine(
+        self, loop: WorkerLoop, config: Any, runtime: WorkerRuntime
+    ) -> AbstractAsyncContextManager[SglangEngine]:
+        """Trio. ``sgl.Engine``, which knows the algorithm, for the length of the block."""
+        server_args = config.server_args
+        logger.info("Initializing diffusion worker with algorithm: %s", server_args.dllm_algorithm)
+        if server_args.dllm_algorithm_config:
+            logger.info("Using diffusion algorithm config: %s", server_args.dllm_algorithm_config)
+        return super().open_engine(loop, config, runtime)
+
+    async def make_handler(
+        self, worker: Worker, publisher: Any, generate: Any
+    ) -> DiffusionRequests:
+        """Trio. Without a source of first-token notices: no prefill worker waits for them."""
+        logger.info(
+            "Registering diffusion model with endpoint types: %s",
+            worker.config.dynamo_args.endpoint_types,
+        )
+        return DiffusionRequests(worker.engine.engine, worker.config, publisher, generate, None)
+
+    def health_payload(self, worker: Worker) -> dict[str, Any]:
+        """As for an aggregated worker."""
+        payload: dict[str, Any] = SglangHealthCheckPayload(
+            worker.engine.engine, use_text_input=worker.config.dynamo_args.use_sglang_tokenizer
+        ).to_dict()
+        return payload
+
+    def registration(self, config: Any) -> dict[str, Any]:
+        """Aggregated; chat and completions, as ``--endpoint-types`` says."""
+        return {
+            "output_type": parse_endpoint_types(config.dynamo_args.endpoint_types),
+            "worker_type": WorkerType.Aggregated,
+            "needs": [],
         }
 
 

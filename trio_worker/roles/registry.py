@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 from trio_worker import cli
 from trio_worker.roles import Role
-from trio_worker.roles.llm import DecodeRole, PrefillRole
+from trio_worker.roles.llm import DecodeRole, DiffusionRole, PrefillRole
 from trio_worker.roles.non_leader import NonLeaderRole
 
 _ROLES: dict[cli.Role, Callable[[], Role]] = {
     cli.Role.DECODE: DecodeRole,
     cli.Role.DISAGGREGATED_DECODE: DecodeRole,
+    cli.Role.LLM_DIFFUSION: DiffusionRole,
     cli.Role.NON_LEADER: NonLeaderRole,
     cli.Role.PREFILL: PrefillRole,
 }
