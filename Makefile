@@ -9,7 +9,7 @@ PORT ?= 8000
 SEEDS ?= 100000
 N ?= 10
 
-.PHONY: help venv serve smoke test test-simulation test-trials lock lint simulate bench bench-quick trials clean
+.PHONY: help venv serve smoke demo test test-simulation test-trials lock lint docs simulate bench bench-quick trials clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -22,6 +22,9 @@ serve: venv ## a frontend and a worker, one chat request, up until Ctrl-C (MODEL
 
 smoke: venv ## serve, one request, ordered stop; 0 only if the answer was right
 	@exec $(PY) -m trio_worker.quickstart --smoke $(if $(MODEL),--model "$(MODEL)") -- $(ARGS)
+
+demo: venv ## two workers; one is stopped in mid-sentence, and the text goes on (PICTURE=file.svg)
+	@exec $(PY) -m trio_worker.quickstart --demo $(if $(PICTURE),--picture "$(PICTURE)") -- $(ARGS)
 
 test: venv ## the tests; trials and simulation have commands of their own
 	@$(PY) -m pytest --ignore tests/trials --ignore tests/simulation
@@ -41,6 +44,10 @@ lint: venv ## ruff and mypy
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
+
+docs: venv ## the site, in build/docs/index.html; warnings are errors
+	@$(PY) -m sphinx -q -n -W --keep-going -b html docs build/docs
+	@echo "build/docs/index.html"
 
 simulate: venv ## the request path under SEEDS random schedules, on all cores
 	@$(PY) -m tests.simulation --seeds $(SEEDS)

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import random
 import re
-import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -19,8 +17,14 @@ import trio
 from compat.processes import descendants
 from tests.e2e.backing import Backing
 from trio_worker.inside import ROUTE
-from trio_worker.quickstart.chat import HOST, Answer, chat, get, post
-from trio_worker.quickstart.cluster import READY_LINE, Cluster, Process, open_cluster
+from trio_worker.quickstart.chat import HOST, Answer, chat, get, metric_sum, post
+from trio_worker.quickstart.cluster import (
+    READY_LINE,
+    Cluster,
+    Process,
+    free_system_port,
+    open_cluster,
+)
 
 SETTLE_S = 30.0
 """Seconds that an engine gets to be idle again after its clients have left."""
@@ -123,18 +127,6 @@ class Served:
         return int(match[1]) * 1024
 
 
-def metric_sum(text: str, name: str, **labels: str) -> float:
-    """The sum over the series of `name` with all of `labels` in a Prometheus text; pure."""
-    total = 0.0
-    for line in text.splitlines():
-        series, _, value = line.rpartition(" ")
-        if series.partition("{")[0] == name and all(
-            f'{label}="{wanted}"' in series for label, wanted in labels.items()
-        ):
-            total += float(value)
-    return total
-
-
 async def left_behind(cluster: Cluster) -> list[int]:
     """Trio. Processes that outlive their parents by more than `LINGER_S`."""
     with trio.move_on_after(LINGER_S):
@@ -216,12 +208,3 @@ async def ready(cluster: Cluster, worker: Process) -> None:
     """Trio. Until `worker` has registered and the frontend knows. Raises `ProcessDied`."""
     await worker.wait_line(READY_LINE, READY_S)
     await cluster.wait_model()
-
-
-def free_system_port() -> int:
-    """A port for ``DYN_SYSTEM_PORT``, which the runtime reads as a signed 16-bit number."""
-    for port in random.sample(range(10_000, 32_768), 100):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((HOST, port))
-            return port
-    raise AssertionError("no free port below 32768")

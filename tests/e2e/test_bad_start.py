@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.served import free_system_port, left_behind
+from tests.e2e.served import left_behind
 from tests.standin.tiny_model import write_tiny_model
 from trio_worker.quickstart.chat import HOST
-from trio_worker.quickstart.cluster import open_cluster
+from trio_worker.quickstart.cluster import free_system_port, open_cluster
 
 # Each imports SGLang, but for the first.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from trio_worker.quickstart.__main__ import MILESTONES, milestone, parse
+from trio_worker.quickstart.__main__ import parse
+from trio_worker.quickstart.progress import MILESTONES, milestone
 
 
 def test_what_follows_the_dashes_is_the_workers() -> None:

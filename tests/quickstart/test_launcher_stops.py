@@ -60,7 +60,7 @@ def files_in(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_stop_while_the_worker_starts(tmp_path: Path, number: signal.Signals) -> None:
     async with launcher(tmp_path, "--worker", "tests.quickstart.sleeper") as process:
-        said = await read(process, until="worker: loading the model")
+        said = await read(process, until="worker-0: loading the model")
         process.send_signal(number)
         said += await read(process)
         assert await process.wait() == 0
@@ -73,7 +73,7 @@ async def test_stop_while_the_worker_starts(tmp_path: Path, number: signal.Signa
 
 async def test_smoke_that_is_stopped_has_not_passed(tmp_path: Path) -> None:
     async with launcher(tmp_path, "--smoke", "--worker", "tests.quickstart.sleeper") as process:
-        await read(process, until="worker: loading the model")
+        await read(process, until="worker-0: loading the model")
         process.terminate()
         await read(process)
         assert await process.wait() == 130

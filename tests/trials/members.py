@@ -14,10 +14,10 @@ import trio
 
 from compat.processes import descendants
 from tests.e2e.backing import Backing, Recitation, StandIn
-from tests.e2e.served import free_system_port, metric_sum, ready, system_env
+from tests.e2e.served import ready, system_env
 from tests.trials.cases import Case
-from trio_worker.quickstart.chat import get
-from trio_worker.quickstart.cluster import Cluster, Process, open_cluster
+from trio_worker.quickstart.chat import get, metric_sum
+from trio_worker.quickstart.cluster import Cluster, Process, free_system_port, open_cluster
 
 MIGRATION_LIMIT = 3
 

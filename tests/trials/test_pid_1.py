@@ -17,9 +17,9 @@ import trio
 
 from compat.processes import descendants
 from tests.e2e.backing import StandIn
-from tests.e2e.served import free_system_port, left_behind, ready, system_env
+from tests.e2e.served import left_behind, ready, system_env
 from trio_worker.quickstart.chat import chat
-from trio_worker.quickstart.cluster import Process, open_cluster
+from trio_worker.quickstart.cluster import Process, free_system_port, open_cluster
 
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 

@@ -274,3 +274,15 @@ async def get(port: int, path: str) -> tuple[int, bytes]:
         for name, _, value in (line.partition(":") for line in lines[1:])
     }
     return int(lines[0].split()[1]), _Body(headers).feed(rest)
+
+
+def metric_sum(text: str, name: str, **labels: str) -> float:
+    """The sum over the series of `name` with all of `labels` in a Prometheus text; pure."""
+    total = 0.0
+    for line in text.splitlines():
+        series, _, value = line.rpartition(" ")
+        if series.partition("{")[0] == name and all(
+            f'{label}="{wanted}"' in series for label, wanted in labels.items()
+        ):
+            total += float(value)
+    return total

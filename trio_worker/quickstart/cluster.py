@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -275,6 +276,15 @@ def free_port() -> int:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def free_system_port() -> int:
+    """A port for ``DYN_SYSTEM_PORT``, which the runtime reads as a signed 16-bit number."""
+    for port in random.sample(range(10_000, 32_768), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise PortInUse("no free port below 32768")
 
 
 def _kill(pids: Iterable[int]) -> None:
