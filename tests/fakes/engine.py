@@ -49,6 +49,13 @@ class FakeTokenizer:
     def encode(self, text: str) -> list[int]:
         return [ord(character) for character in text]
 
+    def __call__(self, pairs: list[list[str]], **_options: Any) -> dict[str, list[list[int]]]:
+        """Pairs of a query and a document, for a cross encoder."""
+        return {
+            "input_ids": [self.encode("".join(pair)) for pair in pairs],
+            "token_type_ids": [[0] * len(q) + [1] * len(d) for q, d in pairs],
+        }
+
 
 class LegacyTimeStats(APIServerReqTimeStats):
     """Time stats of an SGLang build that does not record the dispatch."""
@@ -176,6 +183,7 @@ class FakeTokenizerManager(TokenizerManager):
             hf_config=SimpleNamespace(architectures=["Fake"]),
             vocab_size=VOCABULARY,
             is_multimodal=False,
+            is_embedding_gemma=False,
         )
         self.is_generation = True
         self.context_len = 8192

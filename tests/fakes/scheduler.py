@@ -24,7 +24,19 @@ from typing import Any
 from sglang.srt.managers import io_struct
 
 from .journal import Journal
-from .script import FINISH_ABORTED, FINISH_LENGTH, EngineScript, Hold, Output, Retract, Step
+from .script import (
+    FINISH_ABORTED,
+    FINISH_LENGTH,
+    NEVER,
+    EngineScript,
+    Hold,
+    Output,
+    Retract,
+    Step,
+)
+
+POOLED = Output(0.1, tokens=0, finish=FINISH_LENGTH)
+"""The one step of a pooling request."""
 
 FIRST_TOKEN = 100
 """Output token i of a request is FIRST_TOKEN * (1 + its choice) + i."""
@@ -66,6 +78,8 @@ class _Request:
         self.aborts_seen = 0
         self.ending = False
         self.timer: asyncio.TimerHandle | None = None
+        self.embedding: list[float] | None = None
+        """What a pooling request is answered with; None: it generates."""
 
 
 class FakeScheduler:
@@ -105,6 +119,11 @@ class FakeScheduler:
         """asyncio. One message from the tokenizer manager's socket."""
         if isinstance(message, io_struct.TokenizedGenerateReqInput):
             self._admit(message)
+        elif isinstance(message, io_struct.TokenizedEmbeddingReqInput):
+            self._admit_pooling(message)
+        elif isinstance(message, io_struct.BatchTokenizedEmbeddingReqInput):
+            for one in message.batch:
+                self._admit_pooling(one)
         elif isinstance(message, io_struct.BatchTokenizedGenerateReqInput):
             for one in message.batch:
                 self._admit(one)
@@ -138,6 +157,18 @@ class FakeScheduler:
         request = _Request(rid, len(message.input_ids or ()), choice, script, steps)
         self._requests[rid] = request
         self._later(request, script.queue_delay, lambda: self._run(request, extra))
+
+    def _admit_pooling(self, message: io_struct.TokenizedEmbeddingReqInput) -> None:
+        rid = message.rid
+        self._journal.record("scheduler", "dispatched", rid)
+        script = self._plan_of(rid).script
+        # One forward pass, one answer.
+        steps = script.outputs if script.outputs == NEVER else (POOLED,)
+        ids = list(message.input_ids or ())
+        request = _Request(rid, len(ids), 0, script, steps)
+        request.embedding = [float(sum(ids)), *map(float, ids)]
+        self._requests[rid] = request
+        self._later(request, script.queue_delay, lambda: self._run(request, 0.0))
 
     def _abort(self, message: io_struct.AbortReq) -> None:
         hits = [
@@ -237,7 +268,10 @@ class FakeScheduler:
         self._journal.record(
             "scheduler", "output", request.rid, {"ids": ids, "finish": finish and finish["type"]}
         )
-        self._deliver(_output_message(request, ids, finish, self._skip_tokenizer_init))
+        if request.embedding is None:
+            self._deliver(_output_message(request, ids, finish, self._skip_tokenizer_init))
+        else:
+            self._deliver(_pooled_message(request, finish))
 
     def stop(self) -> None:
         """asyncio. No timer fires after this."""
@@ -283,6 +317,20 @@ def _output_message(
             **common,
         )
     return io_struct.BatchStrOutput(output_strs=["".join(map(token_text, ids))], **common)
+
+
+def _pooled_message(request: _Request, finish: dict[str, Any] | None) -> Any:
+    return io_struct.BatchEmbeddingOutput(
+        rids=[request.rid],
+        http_worker_ipcs=[None],
+        finished_reasons=[finish],
+        embeddings=[request.embedding],
+        prompt_tokens=[request.prompt_tokens],
+        cached_tokens=[0],
+        placeholder_tokens_idx=None,
+        placeholder_tokens_val=None,
+        retraction_counts=[0],
+    )
 
 
 def over_the_wire(message: Any) -> Any:

@@ -44,6 +44,10 @@ class Plan:
     choices: int = 1
     """Samples per prompt times prompts."""
 
+    drains: bool = True
+    """After a client's stop the stream is read on until it ends, or the drain's deadline. False:
+    it is closed at once, which also aborts; all that could come is an answer nobody waits for."""
+
     uploader: Uploader | None = None
 
     opening: dict[str, Any] | None = None

@@ -163,7 +163,10 @@ class Request:
         if self.shutting_down:
             return
         self._log_signal()
-        self.scope.deadline = trio.current_time() + constants.DRAIN_S
+        if self._drains:
+            self.scope.deadline = trio.current_time() + constants.DRAIN_S
+        else:
+            self.scope.cancel()
         self._order_abort()
 
     def stop_for_shutdown(self) -> None:
@@ -180,6 +183,10 @@ class Request:
     def abandon(self) -> None:
         """asyncio. Whoever asked is gone without a word (rule 131): end, abort what runs."""
         self.scope.cancel()
+
+    @property
+    def _drains(self) -> bool:
+        return self.plan is None or self.plan.drains
 
     def _log_signal(self) -> None:
         logger.info(
@@ -351,7 +358,7 @@ class Request:
         if self.shutting_down and not self.client_left:
             if not self._abort_settled:
                 logger.warning("Timed out waiting for ordered SGLang abort during shutdown")
-        elif self.client_left:
+        elif self.client_left and self._drains:
             self._owner.drains_timed_out += 1
             logger.warning("Timed out draining SGLang stream after cancellation")
 

@@ -11,12 +11,14 @@ Each mode has a class; all share `Responses`:
 | text (`--use-sglang-tokenizer`) | `TextResponses` | `_process_text_stream` |
 | native `/generate` | `NativeResponses` | `_process_native_generate_stream` |
 | prefill | `PrefillResponses` | `_consume_results` |
+| one answer | `AnswerResponses` | (the answer is the incumbent's own) |
 
 Nothing here awaits, logs, or knows of an engine, a loop or a context. The request task decides
 *whether* a response is sent; this package decides *what* it is. Output equals the incumbent's
 field by field, but for the deliberate differences that the modules name by rule number.
 """
 
+from trio_worker.responses.answer import AnswerResponses, wrap_answer
 from trio_worker.responses.finish import SHUTDOWN_MESSAGE
 from trio_worker.responses.merge import coalesce
 from trio_worker.responses.native import NativeResponses, wrap_native
@@ -27,6 +29,7 @@ from trio_worker.responses.tokens import TokenResponses
 
 __all__ = [
     "SHUTDOWN_MESSAGE",
+    "AnswerResponses",
     "NativeResponses",
     "PrefillResponses",
     "Responses",
@@ -35,5 +38,6 @@ __all__ = [
     "bootstrap_response",
     "choice_index",
     "coalesce",
+    "wrap_answer",
     "wrap_native",
 ]

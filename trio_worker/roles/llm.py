@@ -30,13 +30,17 @@ from dynamo.sglang.register import register_model_with_readiness_gate
 from sglang.srt.observability.trace import set_global_trace_level
 
 from compat.engine import SglangEngine, open_engine
-from compat.facade import Facade
 from compat.loop import WorkerLoop
 from compat.runtime import WorkerRuntime
-from trio_worker import constants
 from trio_worker.roles import Role
 from trio_worker.roles.decode import DecodeRequests
 from trio_worker.roles.diffusion import DiffusionRequests
+from trio_worker.roles.endpoints import (
+    LEASE_PROBE,
+    endpoint_name,
+    request_facade,
+    serve_lease_probe,
+)
 from trio_worker.roles.prefill import PrefillRequests
 from trio_worker.worker import Worker
 
@@ -59,11 +63,7 @@ class LlmRole(Role):
         self, loop: WorkerLoop, config: Any, runtime: WorkerRuntime
     ) -> AbstractAsyncContextManager[SglangEngine]:
         """Trio. ``sgl.Engine`` for the length of the block."""
-        server_args = config.server_args
-        set_forward_pass_metrics_worker_id(
-            server_args, runtime.endpoint(endpoint_name(config.dynamo_args))
-        )
-        return open_engine(loop, lambda: sgl.Engine(server_args=server_args))
+        return open_sglang(loop, config, runtime)
 
     async def serve(self, worker: Worker) -> None:
         """Trio. From a built engine to a registered model."""
@@ -76,6 +76,7 @@ class LlmRole(Role):
             name: runtime.endpoint(endpoint_name(dynamo_args, name))
             for name in self.control_endpoints
         }
+        probe = None if controls else runtime.endpoint(endpoint_name(dynamo_args, LEASE_PROBE))
         if config.server_args.enable_trace:
             set_global_trace_level(dynamo_args.sglang_trace_level)
         publisher, labels = await open_publisher(worker, generate)
@@ -85,22 +86,17 @@ class LlmRole(Role):
         handler.tap = worker.engine.is_tapped
         handler.attach_runtime(runtime)
         handler.register_engine_routes(runtime.runtime)
-        facade = Facade(
-            lambda request, context, egress: worker.requests.admit(
-                context, egress, lambda: handler.plan(request, context)
-            ),
-            worker.senders,
-            constants.EGRESS_BACKLOG_FRAMES,
-        )
         runtime.serve(
             generate,
-            facade.generate,
+            request_facade(worker, handler.plan).generate,
             graceful_shutdown=True,
             metrics_labels=labels,
             health_check_payload=self.health_payload(worker),
         )
         for name, endpoint in controls.items():
             runtime.serve(endpoint, getattr(handler, name), metrics_labels=labels)
+        if probe is not None:
+            serve_lease_probe(runtime, probe)
         await runtime.register(
             lambda: register_model_with_readiness_gate(
                 worker.engine.engine,
@@ -248,9 +244,15 @@ class PrefillRole(LlmRole):
         }
 
 
-def endpoint_name(dynamo_args: Any, endpoint: str | None = None) -> str:
-    """``namespace.component.endpoint``; default: the role's generate endpoint."""
-    return f"{dynamo_args.namespace}.{dynamo_args.component}.{endpoint or dynamo_args.endpoint}"
+def open_sglang(
+    loop: WorkerLoop, config: Any, runtime: WorkerRuntime
+) -> AbstractAsyncContextManager[SglangEngine]:
+    """Trio. ``sgl.Engine`` as `config` says, for the length of the block."""
+    server_args = config.server_args
+    set_forward_pass_metrics_worker_id(
+        server_args, runtime.endpoint(endpoint_name(config.dynamo_args))
+    )
+    return open_engine(loop, lambda: sgl.Engine(server_args=server_args))
 
 
 async def open_publisher(worker: Worker, generate: Any) -> tuple[Any, Any]:

@@ -28,7 +28,8 @@ from compat.host import open_host
 from compat.loop import WorkerLoop
 from compat.runtime import WorkerRuntime
 from trio_worker.roles import Role
-from trio_worker.roles.llm import endpoint_name, open_publisher
+from trio_worker.roles.endpoints import endpoint_name
+from trio_worker.roles.llm import open_publisher
 from trio_worker.shutdown import StopReason
 from trio_worker.worker import Worker
 

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from trio_worker import cli
 from trio_worker.roles import Role
 from trio_worker.roles.llm import DecodeRole, DiffusionRole, PrefillRole
+from trio_worker.roles.media import ImageRole, VideoRole
 from trio_worker.roles.non_leader import NonLeaderRole
+from trio_worker.roles.pooling import EmbeddingRole, RerankRole
 
 _ROLES: dict[cli.Role, Callable[[], Role]] = {
     cli.Role.DECODE: DecodeRole,
@@ -18,6 +20,10 @@ _ROLES: dict[cli.Role, Callable[[], Role]] = {
     cli.Role.LLM_DIFFUSION: DiffusionRole,
     cli.Role.NON_LEADER: NonLeaderRole,
     cli.Role.PREFILL: PrefillRole,
+    cli.Role.EMBEDDING: EmbeddingRole,
+    cli.Role.RERANK: RerankRole,
+    cli.Role.IMAGE_DIFFUSION: ImageRole,
+    cli.Role.VIDEO_GENERATION: VideoRole,
 }
 
 
