@@ -163,10 +163,7 @@ class Request:
         if self.shutting_down:
             return
         self._log_signal()
-        if self._drains:
-            self.scope.deadline = trio.current_time() + constants.DRAIN_S
-        else:
-            self.scope.cancel()
+        self.scope.deadline = trio.current_time() + self._drain_seconds
         self._order_abort()
 
     def stop_for_shutdown(self) -> None:
@@ -185,8 +182,8 @@ class Request:
         self.scope.cancel()
 
     @property
-    def _drains(self) -> bool:
-        return self.plan is None or self.plan.drains
+    def _drain_seconds(self) -> float:
+        return constants.DRAIN_S if self.plan is None or self.plan.drains else 0.0
 
     def _log_signal(self) -> None:
         logger.info(
@@ -358,7 +355,7 @@ class Request:
         if self.shutting_down and not self.client_left:
             if not self._abort_settled:
                 logger.warning("Timed out waiting for ordered SGLang abort during shutdown")
-        elif self.client_left and self._drains:
+        elif self.client_left and self._drain_seconds:
             self._owner.drains_timed_out += 1
             logger.warning("Timed out draining SGLang stream after cancellation")
 
