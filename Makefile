@@ -8,8 +8,9 @@ ARGS ?=
 PORT ?= 8000
 SEEDS ?= 100000
 N ?= 10
+VERSIONS ?=
 
-.PHONY: help venv serve smoke demo test test-simulation test-trials lock lint docs simulate bench bench-quick trials clean
+.PHONY: help venv serve smoke demo test test-simulation test-trials test-pythons lock lint docs simulate bench bench-quick trials clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -34,6 +35,9 @@ test-simulation: venv ## 2,000 seeds, replays, and the mutants that the seeds mu
 
 test-trials: venv ## few of each trial, with etcd, NATS and as PID 1: workers start eight times
 	@$(PY) -m pytest tests/trials
+
+test-pythons: ## the tests that need no engine, on every supported Python found (VERSIONS="3.12")
+	@VERSIONS="$(VERSIONS)" .ci/test-pythons
 
 lock: venv ## requirements.lock anew from pyproject.toml (delete it first for newer versions)
 	@.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --group dev --no-header --no-annotate \
@@ -61,6 +65,6 @@ bench-quick: venv ## the same figures from a run of under five minutes
 trials: venv ## stop workers in mid-stream, N of each kind, ours and the incumbent's
 	@$(PY) -m tests.trials --n $(N)
 
-clean: ## caches and build outputs; .venv and the model cache stay (rm -r them by hand)
+clean: ## caches and build outputs; .venv* and the model cache stay (rm -r them by hand)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
-	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,6 +13,7 @@ import pytest
 from . import pages
 
 EXCERPT = re.compile(r"^<!-- (\S+) -->\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+EXAMPLE = re.compile(r"^<!-- runs: \w+ -->\n```python$", re.MULTILINE)
 PYTHON = re.compile(r"^```python$", re.MULTILINE)
 
 EXCERPTS = [
@@ -23,7 +24,7 @@ EXCERPTS = [
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.relative)
 def test_no_code_without_its_source(page: Path) -> None:
     text = page.read_text()
-    assert len(PYTHON.findall(text)) == len(EXCERPT.findall(text))
+    assert len(PYTHON.findall(text)) == len(EXCERPT.findall(text)) + len(EXAMPLE.findall(text))
 
 
 @pytest.mark.parametrize(
