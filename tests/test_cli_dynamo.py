@@ -12,10 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from dynamo.sglang._compat import resolved_server_args
 
 import tests.fakes.heavy  # noqa: F401 (pays SGLang's import before per-test time-outs start)
 from trio_worker.cli import PROGRAM, Role, parse_config, role_of, run_parser
 from trio_worker.errors import BadArguments, ModelMissing, StartupExit
+from trio_worker.process import raise_notify_size
 
 pytestmark = pytest.mark.filterwarnings("ignore:--use-sglang-tokenizer is deprecated")
 
@@ -260,3 +262,12 @@ def test_the_environment_selects_children_and_snapshots(monkeypatch: pytest.Monk
 )
 def test_real_command_lines_select_their_roles(argv: list[str], role: Role, model: str) -> None:
     assert role_of(parse("--model-path", model, "--device", "cpu", *argv)) is role
+
+
+@pytest.mark.parametrize(("chosen", "effective"), [((), 64), (("--batch-notify-size", "32"), 32)])
+def test_more_outputs_leave_in_one_turn_unless_the_operator_says(
+    model: str, chosen: tuple[str, ...], effective: int
+) -> None:
+    config = parse("--model-path", model, "--device", "cpu", *chosen)
+    raise_notify_size(config.server_args)
+    assert resolved_server_args(config.server_args).batch_notify_size == effective

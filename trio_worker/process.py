@@ -36,6 +36,9 @@ from trio_worker.worker import main
 
 logger = logging.getLogger(__name__)
 
+SGLANG_NOTIFY_OUTPUTS = 16
+"""SGLang's default of ``--batch-notify-size``."""
+
 
 def run_process(signals: StopSignals, options: WorkerOptions, argv: list[str]) -> NoReturn:
     """Neither flavour. Never returns: ends the process with its status."""
@@ -66,6 +69,13 @@ def _prepare(options: WorkerOptions, config: Any, role: Role) -> None:
         override_server_args(
             config.server_args, "dynamo.gms", load_format=setup_gms(config.server_args)
         )
+    raise_notify_size(config.server_args)
     if options.stand_in_scheduler is not None:
         install_stand_in(parse_script(options.stand_in_scheduler))
     prepare_engine_class(merge=coalesce, merge_at=constants.MERGE_OUTPUTS_AT, tap=options.tap)
+
+
+def raise_notify_size(server_args: Any) -> None:
+    """Leave SGLang's own default behind; what an operator chose stays."""
+    if getattr(server_args, "batch_notify_size", None) == SGLANG_NOTIFY_OUTPUTS:
+        override_server_args(server_args, "trio_worker", batch_notify_size=constants.NOTIFY_OUTPUTS)

@@ -17,20 +17,23 @@ import statistics
 import sys
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from tests.bench import handover_micro, loop_micro, report
+from tests.bench import handover_micro, loop_micro, report, slow_client
 from tests.bench.launch import VARIANTS
 from tests.bench.serving import MODES, Load, Variant, open_variant
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "bench"
 STREAMS = (1, 16, 64, 128, 256, 512)
 SATURATED = 512
-QUICK_STREAMS = (128, 512)
-QUICK_VARIANTS = ("incumbent", "ours")
+FEWER_STREAMS = (128, 512)
+SCALING_STREAMS = (1024,)
+COMPARED = ("incumbent", "ours")
+SLOW_CLIENT_ROUNDS = 3
 
 
 class Progress:
@@ -49,10 +52,13 @@ async def serve_and_load(
     mode: str,
     streams: tuple[int, ...],
     repetitions: int,
-    window: float,
+    load: Load,
     say: Progress,
 ) -> list[dict[str, Any]]:
-    """Trio. All variants up at once, loaded one at a time, taking turns at each load."""
+    """Trio. All variants up at once, loaded one at a time, taking turns at each load.
+
+    `load` says all but how many streams.
+    """
     rows: list[dict[str, Any]] = []
     async with AsyncExitStack() as stack:
         up: list[Variant] = []
@@ -64,7 +70,7 @@ async def serve_and_load(
                 # Who goes first alternates, so that nobody always follows the same neighbour.
                 order = up if repetition % 2 == 0 else up[::-1]
                 for variant in order:
-                    row = await variant.measure(Load(streams=count, window=window))
+                    row = await variant.measure(replace(load, streams=count))
                     row |= {"variant": variant.name, "mode": mode, "repetition": repetition}
                     rows.append(row)
                     say(
@@ -74,8 +80,19 @@ async def serve_and_load(
                         f"main {row['main_us_per_chunk']:.1f} µs a chunk, "
                         f"p99 gap {row['gap_p99_ms']:.1f} ms, {row['errors']} errors"
                     )
-                    await trio.sleep(1)
+                    await variant.rest()
     return rows
+
+
+async def stall(say: Progress) -> dict[str, Any]:
+    """Trio. A client that stops reading, beside ours and beside the incumbent."""
+    found: dict[str, Any] = {}
+    for name in COMPARED:
+        async with open_variant(name, "default", BUILD / "work") as variant:
+            found[name] = await slow_client.measure(variant, SLOW_CLIENT_ROUNDS, say)
+            if name == "ours":
+                found[name]["seconds_to_leave"] = await slow_client.leave_while_stuck(variant)
+    return found
 
 
 def medians(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -130,35 +147,45 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     parser.add_argument("--modes", nargs="+", choices=tuple(MODES), default=tuple(MODES))
     parser.add_argument("--streams", nargs="+", type=int, default=STREAMS)
-    parser.add_argument("--window", type=float, default=10.0, help="seconds of each measurement")
+    parser.add_argument("--window", type=float, default=8.0, help="seconds of each measurement")
     options = parser.parse_args()
     say = Progress()
     BUILD.mkdir(parents=True, exist_ok=True)
-    if options.quick:
-        options.repetitions, options.window = 3, 5.0
-        options.variants, options.modes = QUICK_VARIANTS, ("default",)
-        options.streams = QUICK_STREAMS
-    micro_rounds = 3 if options.quick else 5
+    began = time.monotonic()
+    micro_rounds = 3 if options.quick else options.repetitions
     handover = handover_micro.measure(micro_rounds, progress=say)
     loop = loop_micro.measure(micro_rounds, 0.3 if options.quick else 1.0, progress=say)
-    rows: list[dict[str, Any]] = []
-    for mode in options.modes:
-        rows += trio.run(
-            serve_and_load,
-            tuple(options.variants),
-            mode,
-            tuple(options.streams),
-            options.repetitions,
-            options.window,
-            say,
-        )
+    slow: dict[str, Any] = {}
+    if options.quick:
+        load = Load(streams=0, ramp=2.0, settle=1.0, window=5.0)
+        rows = trio.run(serve_and_load, COMPARED, "default", FEWER_STREAMS, 3, load, say)
+    else:
+        load = Load(streams=0, window=options.window)
+        rows = []
+        for mode in options.modes:
+            # What a mode adds is seen at two loads, between those who are compared.
+            every = mode == "default"
+            variants = tuple(options.variants) if every else COMPARED
+            streams = tuple(options.streams) if every else FEWER_STREAMS
+            rows += trio.run(
+                serve_and_load, variants, mode, streams, options.repetitions, load, say
+            )
+        scaling = (COMPARED, "default", SCALING_STREAMS, options.repetitions, load, say)
+        rows += trio.run(serve_and_load, *scaling)
+        slow = trio.run(stall, say)
     table = medians(rows)
     results = {
         "summary": summary(table, loop, handover),
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version()},
+        "machine": {
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "minutes": (time.monotonic() - began) / 60,
+            "load_average_at_end": os.getloadavg()[0],
+        },
         "handover": handover,
         "loop": loop,
         "serving": table,
+        "slow_client": slow,
         "rows": rows,
     }
     (BUILD / "results.json").write_text(json.dumps(results, indent=1))

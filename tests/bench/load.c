@@ -5,9 +5,10 @@
 //
 //   load PORT MODEL STREAMS MAX_TOKENS RAMP_S SETTLE_S WINDOW_S PROMPT
 //
-// Each stream asks again as soon as its answer has ended. Measured between SETTLE and WINDOW; a
-// "window" line goes to stdout at its start and end, so that whoever runs us can read the CPU
-// clocks of other processes at the same moments. One character of text is one token.
+// Each stream asks again as soon as its answer has ended. The window of WINDOW_S opens SETTLE_S after
+// the ramp, but not before every stream has had a token (PATIENCE_S at most); a "window" line goes to
+// stdout at its start and end, so that whoever runs us can read the CPU clocks of other processes at
+// the same moments. One character of text is one token.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,13 +25,14 @@ struct stream {
     int fd;
     enum state state;
     long left;
-    int last_chunk;
+    int last_chunk, begun;
     char line[1 << 16];
     int length;
     double asked, last;
 };
 
-static int port, poll_fd, measuring;
+static int port, poll_fd, measuring, begun;
+static const double PATIENCE_S = 30;
 static char request[1 << 16];
 static int request_length;
 static long tokens, chunks, answers, errors, gap_count, first_count;
@@ -91,15 +93,16 @@ static void take_line(struct stream *s, double t) {
     char *end = memchr(text, '"', s->line + s->length - text);
     if (!end || end == text)
         return;
+    begun += !s->begun;
+    s->begun = 1;
+    // First tokens are counted from the start: an answer may be longer than the window.
+    if (s->last == 0 && first_count < FIRSTS)
+        firsts[first_count++] = (t - s->asked) * 1e3;
     if (measuring) {
         tokens += end - text;
         chunks++;
-        if (s->last > 0) {
-            if (gap_count < GAPS)
-                gaps[gap_count++] = (t - s->last) * 1e3;
-        } else if (first_count < FIRSTS) {
-            firsts[first_count++] = (t - s->asked) * 1e3;
-        }
+        if (s->last > 0 && gap_count < GAPS)
+            gaps[gap_count++] = (t - s->last) * 1e3;
     }
     s->last = t;
 }
@@ -194,16 +197,17 @@ int main(int argc, char **argv) {
     firsts = malloc(FIRSTS * sizeof *firsts);
     struct stream *streams = calloc(count, sizeof *streams);
     poll_fd = epoll_create1(0);
-    double began = now(), from = began + ramp + settle, until = from + window;
+    double began = now(), from = began + ramp + settle, until = from + PATIENCE_S + window;
     static char data[1 << 18];
     struct epoll_event events[512];
     for (double t = began; t < until; t = now()) {
         int due = ramp > 0 ? (int)((t - began) / ramp * count) + 1 : count;
         for (; opened < count && opened < due; opened++)
             open_stream(streams + opened);
-        if (!measuring && t >= from) {
+        if (!measuring && t >= from && (begun == count || t >= from + PATIENCE_S)) {
             measuring = 1;
             from = t;
+            until = from + window;
             puts("window");
             fflush(stdout);
         }
@@ -225,10 +229,10 @@ int main(int argc, char **argv) {
     double seconds = now() - from;
     qsort(gaps, gap_count, sizeof *gaps, by_size);
     qsort(firsts, first_count, sizeof *firsts, by_size);
-    printf("{\"seconds\":%.3f,\"tokens\":%ld,\"chunks\":%ld,\"answers\":%ld,\"errors\":%ld,"
+    printf("{\"begun\":%d,\"seconds\":%.3f,\"tokens\":%ld,\"chunks\":%ld,\"answers\":%ld,\"errors\":%ld,"
            "\"gap_p50_ms\":%.3f,\"gap_p99_ms\":%.3f,\"gap_max_ms\":%.3f,"
            "\"first_p50_ms\":%.3f,\"first_p99_ms\":%.3f}\n",
-           seconds, tokens, chunks, answers, errors, at(gaps, gap_count, .5),
+           begun, seconds, tokens, chunks, answers, errors, at(gaps, gap_count, .5),
            at(gaps, gap_count, .99), at(gaps, gap_count, 1), at(firsts, first_count, .5),
            at(firsts, first_count, .99));
     return 0;

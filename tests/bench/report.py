@@ -36,6 +36,11 @@ COLUMNS = (
     "full_pause_s",
     "resident_mb",
     "switches_per_chunk",
+    "main_share",
+    "process_share",
+    "frontend_share",
+    "scheduler_share",
+    "detokenizer_share",
     "machine_cores_busy",
     "errors",
 )
@@ -68,6 +73,7 @@ GPU-free stand-in, the frontend is real, all on one machine with {results["machi
 cores.</p>
 <h2>Summary (ours ÷ incumbent)</h2>
 {_summary(results["summary"])}
+{_slow_client(results["slow_client"])}
 <h2>Plots</h2>
 {images}
 <h2>All figures</h2>
@@ -82,6 +88,21 @@ def _summary(summary: dict[str, float]) -> str:
         for name, value in summary.items()
     )
     return f"<table>{rows}</table>"
+
+
+def _slow_client(slow: dict[str, Any]) -> str:
+    """One client that stops reading for 30 s beside 64 others."""
+    if not slow:
+        return ""
+    names = ("p99_ms_without", "p99_ms_with", "p99_ratio", "memory_growth_mb", "answers_whole")
+    head = "".join(f"<th>{name}</th>" for name in names)
+    rows = "".join(
+        f"<tr><td>{variant}</td>" + "".join(f"<td>{found[name]}</td>" for name in names) + "</tr>"
+        for variant, found in slow.items()
+    )
+    return (
+        f"<h2>Beside a client that stops reading</h2><table><tr><th></th>{head}</tr>{rows}</table>"
+    )
 
 
 def _table(table: dict[str, Any]) -> str:

@@ -10,23 +10,36 @@ the end of the load generator's window.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from compat.processes import descendants
 from tests.standin.tiny_model import write_tiny_model
-from trio_worker.quickstart.cluster import Cluster, Process, open_cluster
+from trio_worker.quickstart.cluster import (
+    Cluster,
+    Process,
+    free_system_port,
+    open_cluster,
+)
 
 HERE = Path(__file__).resolve().parent
 PROMPT = "A B C D E F G H I J " * 6
+CONTEXT = 40_000
+"""Tokens of prompt and answer together."""
+REST_S = 60.0
+"""Seconds that a variant may take to come to rest after a load."""
+IDLE_SHARE = 0.05
+"""Of one core: what a worker and its frontend use at rest."""
 MODES: dict[str, tuple[str, ...]] = {
     "default": (),
     "metrics": ("--enable-metrics",),
@@ -52,6 +65,7 @@ class Variant:
     name: str
     cluster: Cluster
     worker: Process
+    system_port: int
     counts_file: Path
     load_program: Path
 
@@ -81,6 +95,35 @@ class Variant:
         result: dict[str, Any] = json.loads(text.splitlines()[-1])
         return {**result, **_derived(result, begin, end), "streams": load.streams}
 
+    @property
+    def _frontend(self) -> Process:
+        assert self.cluster.frontend is not None
+        return self.cluster.frontend
+
+    def _children(self) -> dict[str, int]:
+        """The engine's processes by what they are."""
+        found = {}
+        for pid in descendants(self.worker.pid):
+            with suppress(OSError):
+                title = Path(f"/proc/{pid}/cmdline").read_text()
+                for name in ("scheduler", "detokenizer"):
+                    if title.startswith(f"sglang::{name}"):
+                        found[name] = pid
+        return found
+
+    async def rest(self) -> None:
+        """Trio. Until what the last load left behind has been worked off, within a minute."""
+        with trio.move_on_after(REST_S):
+            before = math.inf
+            while True:
+                spent = sum(
+                    _process_seconds(process.pid) for process in (self.worker, self._frontend)
+                )
+                if spent - before < IDLE_SHARE:
+                    return
+                before = spent
+                await trio.sleep(1)
+
     def _snapshot(self) -> dict[str, float]:
         pid = self.worker.pid
         status = Path(f"/proc/{pid}/status").read_text()
@@ -89,6 +132,8 @@ class Variant:
         return {
             "main_s": _thread_seconds(pid),
             "process_s": _process_seconds(pid),
+            "frontend_s": _process_seconds(self._frontend.pid),
+            **{f"{name}_s": _process_seconds(child) for name, child in self._children().items()},
             "busy_s": _machine_seconds(),
             "resident_mb": int(fields["VmRSS"].split()[0]) / 1024,
             "switches": _switches(pid),
@@ -115,6 +160,10 @@ def _derived(
         "process_us_per_chunk": process / chunks,
         "process_us_per_token": process / tokens,
         "main_share": main / 1e6 / wall,
+        **{
+            f"{name}_share": (end[f"{name}_s"] - begin[f"{name}_s"]) / wall
+            for name in ("process", "frontend", "scheduler", "detokenizer")
+        },
         "machine_cores_busy": (end["busy_s"] - begin["busy_s"]) / wall,
         "full_collections": end["full"] - begin["full"],
         "full_pause_s": end["pause_s"] - begin["pause_s"],
@@ -150,9 +199,9 @@ def build_load_program(folder: Path) -> Path:
 
 
 def model_in(folder: Path) -> Path:
-    """Neither flavour. The model folder that all variants share."""
-    model = folder / "model"
-    return model if model.exists() else write_tiny_model(model)
+    """Neither flavour. The model folder that all variants share; long answers fit."""
+    model = folder / f"model-{CONTEXT}"
+    return model if model.exists() else write_tiny_model(model, CONTEXT)
 
 
 @asynccontextmanager
@@ -160,6 +209,7 @@ async def open_variant(
     name: str, mode: str, folder: Path, *, more: Sequence[str] = ()
 ) -> AsyncIterator[Variant]:
     """Trio. A frontend and one worker of variant `name` in `mode`, ready."""
+    system_port = free_system_port()
     async with open_cluster(
         model_in(folder),
         model_name="bench",
@@ -170,9 +220,11 @@ async def open_variant(
         counts_file = cluster.folder / "counts.json"
         command = [sys.executable, str(HERE / "launch.py"), name, str(counts_file)]
         args = ["--model-path", str(cluster.model), "--served-model-name", "bench"]
+        environment = {"DYN_SYSTEM_PORT": str(system_port)}
         worker = await cluster._start(
-            "worker", [*command, *args, "--device", "cpu", *MODES[mode], *more], {}
+            "worker", [*command, *args, "--device", "cpu", *MODES[mode], *more], environment
         )
         cluster.workers.append(worker)
         await cluster.wait_model()
-        yield Variant(name, cluster, worker, counts_file, build_load_program(cluster.folder))
+        program = build_load_program(cluster.folder)
+        yield Variant(name, cluster, worker, system_port, counts_file, program)

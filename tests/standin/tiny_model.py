@@ -12,7 +12,7 @@ CONTEXT = 2048
 SPECIAL = ("<pad>", "<s>", "</s>")
 
 
-def write_tiny_model(folder: Path) -> Path:
+def write_tiny_model(folder: Path, context: int = CONTEXT) -> Path:
     """Byte-level tokenizer (one token a byte, letters at 67 and up), GPT-2 configuration."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *alphabet])}
@@ -35,7 +35,7 @@ def write_tiny_model(folder: Path) -> Path:
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
             "vocab_size": VOCAB_SIZE,
-            "n_positions": CONTEXT,
+            "n_positions": context,
             "n_embd": 64,
             "n_layer": 1,
             "n_head": 2,

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,13 +124,15 @@ async def post(
     *,
     answer: Answer | None = None,
     on_text: Callable[[str], None] | None = None,
+    before_read: Callable[[], Awaitable[None]] | None = None,
     receive_buffer: int | None = None,
     headers: dict[str, str] | None = None,
 ) -> Answer:
     """Trio. One POST; cancelling it closes the socket, as a client that leaves does.
 
     Fills `answer` while it comes, so that whoever cancels has what came. Errors of the network
-    end up in `Answer.errors`; nothing is raised for a bad status.
+    end up in `Answer.errors`; nothing is raised for a bad status. A client is as slow as
+    `before_read` (Trio) and `receive_buffer` (bytes) make it.
     """
     answer = Answer() if answer is None else answer
     body = json.dumps(payload).encode()
@@ -147,14 +149,17 @@ async def post(
             await raw.connect((HOST, port))
             stream = trio.SocketStream(raw)
             await stream.send_all(head.encode() + body)
-            await _read(stream, answer, on_text)
+            await _read(stream, answer, on_text, before_read)
     except OSError as error:
         answer.errors.append(repr(error))
     return answer
 
 
 async def _read(
-    stream: trio.SocketStream, answer: Answer, on_text: Callable[[str], None] | None
+    stream: trio.SocketStream,
+    answer: Answer,
+    on_text: Callable[[str], None] | None,
+    before_read: Callable[[], Awaitable[None]] | None,
 ) -> None:
     data = b""
     while b"\r\n\r\n" not in data:
@@ -182,6 +187,8 @@ async def _read(
             whole += part
         if body.complete:
             break
+        if before_read is not None:
+            await before_read()
         rest = await stream.receive_some()
         if not rest:
             if not streamed and body._left is None:
@@ -240,7 +247,7 @@ async def chat(port: int, model: str, text: str, **options: Any) -> Answer:
     """Trio. One chat completion of a user message; `options` are OpenAI's and `post`'s."""
     ours = {
         name: options.pop(name)
-        for name in ("answer", "on_text", "receive_buffer", "headers")
+        for name in ("answer", "on_text", "before_read", "receive_buffer", "headers")
         if name in options
     }
     payload = {
