@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dynamo.sglang._compat import resolved_server_args
 
 import tests.fakes.heavy  # noqa: F401 (pays SGLang's import before per-test time-outs start)
 from trio_worker.cli import PROGRAM, Role, parse_config, role_of, run_parser
@@ -268,6 +267,8 @@ def test_real_command_lines_select_their_roles(argv: list[str], role: Role, mode
 def test_more_outputs_leave_in_one_turn_unless_the_operator_says(
     model: str, chosen: tuple[str, ...], effective: int
 ) -> None:
+    from dynamo.sglang._compat import resolved_server_args
+
     config = parse("--model-path", model, "--device", "cpu", *chosen)
     raise_notify_size(config.server_args)
     assert resolved_server_args(config.server_args).batch_notify_size == effective
