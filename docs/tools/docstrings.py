@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-FLAVOUR = re.compile(r"(Trio or asyncio|Neither flavour|Trio|asyncio)(?=[.,:;])")
+FLAVOUR = re.compile(r"(Trio or asyncio|asyncio or Trio|Neither flavour|Trio|asyncio)(?=[.,:;])")
 CODE = re.compile(r"``(.+?)``|`(.+?)`")
 MARKUP = re.compile(r"([\\*_|`<])")
 
@@ -45,6 +45,8 @@ def _blocks(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
             new = "indented" if kind == "indented" else ""
         elif line.startswith("- "):
             new = "item"
+        elif line.startswith("|"):  # a table, shown as it stands
+            new = "indented"
         elif line.startswith(" "):
             new = "item" if kind == "item" else "indented"
         else:

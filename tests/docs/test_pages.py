@@ -56,6 +56,16 @@ def test_every_module_of_compat_is_told_of() -> None:
     assert told == {file.name for file in (pages.ROOT / "compat").glob("*.py")} - {"__init__.py"}
 
 
+def test_the_tree_is_the_workers() -> None:
+    level = re.compile(r"[└├]─ (\w+)")
+    page = (pages.DOCS / "architecture.md").read_text()
+    told = page.partition("## The tree")[2].partition("## One request")[0]
+    worker = (pages.ROOT / "trio_worker" / "worker.py").read_text().partition("\nfrom ")[0]
+    named = [name for name in level.findall(worker) if name != "process"]
+    assert level.findall(told) == named
+    assert named
+
+
 @every_page
 def test_no_page_names_a_place_of_one_machine(page: Path) -> None:
     text = page.read_text()

@@ -108,6 +108,19 @@ def test_docstrings_become_restructured_text() -> None:
     ]
 
 
+def test_a_table_is_shown_as_it_stands() -> None:
+    assert to_rst(["Two:", "", "| a | b |", "|---|---|"]) == [
+        "Two:",
+        "",
+        "::",
+        "",
+        "    | a | b |",
+        "    |---|---|",
+        "",
+    ]
+
+
 def test_a_sentence_that_only_begins_like_a_flavour() -> None:
     assert to_rst(["Trio tasks are many."])[0] == "Trio tasks are many."
     assert to_rst(["Neither flavour; blocks."])[0] == "**Neither flavour**\\ ; blocks."
+    assert to_rst(["asyncio or Trio. Both."])[0] == "**asyncio or Trio**\\ . Both."
