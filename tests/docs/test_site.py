@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,11 @@ from . import pages
 
 MAKEFILE = (pages.ROOT / "Makefile").read_text()
 to_rst = pages.tool("docstrings")["to_rst"]
+
+
+def builds(test: Any) -> Any:
+    """A test that needs the site."""
+    return pytest.mark.site(pytest.mark.timeout(300)(test))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +43,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "html"
 
 
-@pytest.mark.timeout(300)
+@builds
 def test_every_page_is_built_and_in_the_navigation(site: Path) -> None:
     index = (site / "index.html").read_text()
     for page in pages.PAGES:
@@ -46,7 +52,7 @@ def test_every_page_is_built_and_in_the_navigation(site: Path) -> None:
             assert f'href="{page.stem}.html"' in index, page.name
 
 
-@pytest.mark.timeout(300)
+@builds
 def test_the_api_has_signatures_with_flavours(site: Path) -> None:
     text = re.sub(r"<[^>]+>", "", (site / "api.html").read_text())
     assert re.search(r"async with\s+compat\.loop\.open_loop\(", text)
@@ -54,7 +60,7 @@ def test_the_api_has_signatures_with_flavours(site: Path) -> None:
     assert "Trio. One worker from its first connection to its exit status" in text
 
 
-@pytest.mark.timeout(300)
+@builds
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         fetched = re.findall(
@@ -63,7 +69,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         assert fetched == [], page.name
 
 
-@pytest.mark.timeout(300)
+@builds
 def test_every_module_of_the_packages_is_in_the_api(site: Path) -> None:
     """But for the packages that are for tests and first steps."""
     told = set(re.findall(r'id="module-([\w.]+)"', (site / "api.html").read_text()))

@@ -28,6 +28,15 @@ def test_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> 
     assert "--nonsense" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "argv", [["--demo", "--model", "x"], ["--demo", "--smoke"], ["--picture", "x.svg"]]
+)
+def test_what_does_not_go_together(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(argv)
+    assert caught.value.code == 2
+
+
 def test_milestone_is_the_last_one_that_the_log_shows() -> None:
     assert milestone("") == 0
     assert [milestone(line) for line, _ in MILESTONES] == list(range(len(MILESTONES)))

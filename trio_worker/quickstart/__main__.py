@@ -49,7 +49,12 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--port", type=int, default=None, help="HTTP port of the frontend")
     parser.add_argument("--worker", default="trio_worker", help="module of the worker")
     parser.add_argument("--logs", type=Path, help="keep the logs in this folder")
-    return parser.parse_args(argv), worker_args
+    options = parser.parse_args(argv)
+    if options.demo and (options.smoke or options.model):
+        parser.error("--demo recites, and proves it: no --model, no --smoke")
+    if options.picture and not options.demo:
+        parser.error("--picture is the demo's")
+    return options, worker_args
 
 
 async def run(options: argparse.Namespace, worker_args: Sequence[str]) -> int:

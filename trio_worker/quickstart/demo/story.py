@@ -56,7 +56,7 @@ async def session(
         open_screen(scene, clock.say) as screen,
     ):
         try:
-            demo = await _start(clock, cluster, screen, worker_args)
+            demo = await _start(clock, cluster, screen, options.worker, worker_args)
             began = trio.current_time()
             await demo.play()
             scene.proofs = await demo.proofs()
@@ -75,7 +75,7 @@ async def session(
 
 
 async def _start(
-    clock: Clock, cluster: Cluster, screen: Screen, worker_args: Sequence[str]
+    clock: Clock, cluster: Cluster, screen: Screen, module: str, worker_args: Sequence[str]
 ) -> Demo:
     """Trio. A frontend that migrates, and both workers, all at the same time."""
     clock.say("starting a frontend and two workers, each with an SGLang engine on the CPU")
@@ -86,6 +86,7 @@ async def _start(
         worker = await cluster.start_worker(
             *CPU_ENGINE_ARGS,
             *worker_args,
+            module=module,
             env={
                 "DYN_SYSTEM_PORT": str(ports[-1]),
                 "DYN_SYSTEM_HOST": HOST,
