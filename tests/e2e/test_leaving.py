@@ -110,24 +110,29 @@ async def test_1000_clients_leave_at_random_moments(stand_in: Served) -> None:
     assert answer.text == stand_in.backing.expected("still there", 30)
 
 
-@pytest.mark.timeout(200)
-async def test_clients_of_the_real_engine_leave(served: Served) -> None:
+def draw_recitation(source: random.Random, number: int) -> Departure:
+    """The same on the real engine, at its pace."""
+    return Departure(
+        question=f"Recite. {number}",
+        choices=source.choice((1, 1, 1, 3)),
+        tokens=source.choice((5, 40, 400)),
+        patience=source.choice((0.05, 0.3, 1.0)) * source.random() + 0.005,
+    )
+
+
+@pytest.mark.timeout(400)
+async def test_1000_clients_of_the_real_engine_leave(served: Served) -> None:
     source = random.Random(7)
-    left = 0
-
-    async def one(number: int) -> None:
-        nonlocal left
-        answer = Answer()
-        with trio.move_on_after(source.random() * 2):
-            await served.ask(f"Recite. {number}", max_tokens=len(PASSAGE), answer=answer)
-        assert answer.errors == []
-        assert PASSAGE.startswith(answer.text)
-        left += not answer.done
-
-    async with trio.open_nursery() as nursery:
-        for number in range(48):
-            nursery.start_soon(one, number)
-    assert left > 24
+    departures = [draw_recitation(source, number) for number in range(CANCELS)]
+    early = await leave_all(served, departures[:WARM_UP])
     await served.wait_idle()
+    before = served.resident_bytes()
+    early += await leave_all(served, departures[WARM_UP:])
+    await served.wait_idle()
+    assert early > CANCELS / 2
+    assert served.resident_bytes() - before < GROWTH
+    inside = await served.inside()
+    assert inside["feeders"]["detached"] == 0
+    assert inside["unhandled_asyncio_errors"] == 0
     answer = await served.ask("Recite.", max_tokens=30)
     assert answer.text == PASSAGE[:30]
