@@ -50,6 +50,14 @@ class GeneratorHost(EngineHost):
         """One worker for each GPU."""
         return self._children
 
+    def statistics(self) -> dict[str, int]:
+        """Generations that are under way, have ended, went on without their request."""
+        return {
+            "generating": int(self._generating),
+            "generated": self.generated,
+            "left": self.left,
+        }
+
     @property
     def generating(self) -> bool:
         """Whether a generation is under way."""

@@ -63,6 +63,10 @@ class EngineHost:
         """What SGLang made of ``Config.server_args``; None: nothing, they stay."""
         return None
 
+    def statistics(self) -> dict[str, int]:
+        """Figures of this kind of engine, for whoever looks inside; none for most."""
+        return {}
+
     async def adopt(self) -> None:
         """Trio. The engine has just been built: take over what it would do by itself."""
 

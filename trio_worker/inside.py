@@ -54,6 +54,7 @@ def view(worker: Worker) -> dict[str, Any]:
             "drains_timed_out": requests.drains_timed_out,
         },
         "engine_registry": len(getattr(manager, "rid_to_state", ())),
+        "engine": worker.engine.statistics(),
         "aborts": dataclasses.asdict(requests.aborts.counts),
         "feeders": {
             "running": len(requests.feeders),

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.e2e.encoder import write_encoder
 from tests.standin.tiny_model import write_tiny_model
 from trio_worker.quickstart.cluster import CPU_ENGINE_ARGS
 from trio_worker.quickstart.recitation import PASSAGE, recitation_model
@@ -49,6 +50,18 @@ class Recitation(Backing):
     def expected(self, question: str, count: int) -> str:
         """A token is a letter of the passage."""
         return PASSAGE[:count]
+
+
+class Encoder(Backing):
+    """The real SGLang scheduler on the CPU, with a tiny random BERT that embeds."""
+
+    @classmethod
+    def make(cls, folder: Path) -> Encoder:
+        """Neither flavour; blocks for transformers' import."""
+        # What SGLang wants of an encoder: neither a prefix cache nor prefills in pieces.
+        whole = ("--disable-radix-cache", "--chunked-prefill-size", "-1")
+        args = (*CPU_ENGINE_ARGS, "--embedding-worker", *whole)
+        return cls(write_encoder(folder / "encoder"), "encoder", args)
 
 
 class StandIn(Backing):

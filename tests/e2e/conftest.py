@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.backing import Backing, Recitation, StandIn
+from tests.e2e.backing import Backing, Encoder, Recitation, StandIn
 from tests.e2e.portal import Portal
 from tests.e2e.served import Ending, Served, end, open_served
 
@@ -38,7 +38,7 @@ class Clusters:
         if kind not in self._open:
             backing = self._backing(kind)
 
-            env = CANARY if isinstance(backing, StandIn) else {}
+            env = CANARY if isinstance(backing, StandIn | Encoder) else {}
 
             def opens() -> AbstractAsyncContextManager[Served]:
                 return open_served(backing, env=env, say=self._say)
@@ -64,6 +64,8 @@ class Clusters:
     def _backing(self, kind: str) -> Backing:
         if kind == "recitation":
             return Recitation.make()
+        if kind == "encoder":
+            return Encoder.make(Path(self._folder.name))
         return StandIn.make(Path(self._folder.name), STAND_IN_SCRIPT)
 
 
@@ -89,12 +91,18 @@ def stand_in(clusters: Clusters) -> Served:
 
 
 @pytest.fixture
+def encoder(clusters: Clusters) -> Served:
+    """The real engine, embedding."""
+    return clusters.portal("encoder").wait_open()
+
+
+@pytest.fixture
 def end_cluster(clusters: Clusters) -> Callable[[str], Ending]:
     """Ends the session's cluster of a kind."""
     return clusters.end
 
 
-NEEDS = {"served": "recitation", "stand_in": "stand_in"}
+NEEDS = {"served": "recitation", "stand_in": "stand_in", "encoder": "encoder"}
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -235,12 +235,14 @@ def _take_whole(whole: bytes, answer: Answer) -> None:
     if answer.status != 200:
         answer.errors.append(str(answer.body))
         return
+    answer.done = True
+    if not isinstance(answer.body, dict):
+        return  # a ranking, say
     answer.usage = answer.body.get("usage")
     for choice in answer.body.get("choices", ()):
         message = choice.get("message")
         answer.texts[choice["index"]] = message["content"] if message else choice["text"]
         answer.finish_reasons[choice["index"]] = choice["finish_reason"]
-    answer.done = True
 
 
 async def chat(port: int, model: str, text: str, **options: Any) -> Answer:
