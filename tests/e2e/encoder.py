@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 HIDDEN = 32
 """Length of an embedding."""
 
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _WORDS = ("a", "the", "cat", "dog", "fish", "in", "on", "mat", "sea")
 
 
@@ -19,12 +23,18 @@ def write_encoder(folder: Path) -> Path:
     Imports transformers, which takes a while.
     """
     import torch
-    from transformers import BertConfig, BertModel, BertTokenizerFast
+    from transformers import BertConfig, BertModel
 
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary))
-    BertTokenizerFast(vocab_file=str(folder / "vocab.txt")).save_pretrained(folder)
+    vocabulary = {word: i for i, word in enumerate([*_SPECIAL, *_WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.BertProcessing(
+        ("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"])
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(vocabulary),
@@ -33,6 +43,7 @@ def write_encoder(folder: Path) -> Path:
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=128,
+        initializer_range=0.5,  # with less, all texts are alike
         position_embedding_type="absolute",  # SGLang asks for it by name
     )
     BertModel(config).save_pretrained(folder)
