@@ -56,8 +56,35 @@ PREFILL: dict[str, str] = {
     "test_prefill_omits_kv_cache_hit_after_cancellation": f"replaces and {MONITOR}: rules 83, 85",
 }
 
+PART = "calls one private step of the incumbent's, which ours runs as it is"
+
+IMAGE: dict[str, str] = {
+    "test_initialization": PART,
+    "test_initialization_with_url_base": PART,
+    "test_cleanup": "calls the incumbent's cleanup; here the generator's host ends it",
+    "test_parse_size": PART,
+    "test_parse_size_auto_uses_default": PART,
+    "test_parse_size_invalid_raises_invalid_argument": PART,
+    "test_encode_base64": PART,
+    "test_upload_to_fs": PART,
+    "test_generate_images_with_numpy_array": PART,
+    "test_generate_images_with_pil_image": PART,
+    "test_generate_images_with_bytes": PART,
+}
+
+RERANK: dict[str, str] = {
+    "test_builds_pairs_sorts_scores_and_applies_top_n": (
+        "wants SGLang's rids to be the caller's trace id, which has duplicates refused (B21)"
+    ),
+    "test_dedicated_pooling_registration_health_and_cleanup": (
+        "calls the incumbent's start-up; ours: tests/roles/test_serving.py"
+    ),
+}
+
 NOT_APPLICABLE: dict[str, dict[str, str]] = {
     "test_sglang_decode_cancellation.py": DECODE,
     "test_sglang_prefill_handler.py": PREFILL,
+    "test_sglang_image_diffusion_handler.py": IMAGE,
+    "test_sglang_rerank_handler.py": RERANK,
 }
 """File -> test -> reason; without a parameter set in its name, a test is left out with all."""

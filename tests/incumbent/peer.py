@@ -22,12 +22,16 @@ from dynamo.sglang.request_handlers import cancellation
 
 from compat.facade import Facade
 from compat.feeders import Feeders
+from compat.generator import GeneratorHost
 from compat.loop import WorkerLoop, open_loop
+from compat.permanent_thread import PermanentThread
 from compat.senders import Senders
 from trio_worker import constants
 from trio_worker.requests import abort
 from trio_worker.requests.live import LiveRequests
 from trio_worker.roles.decode import DecodeRequests
+from trio_worker.roles.media import ImageRequests
+from trio_worker.roles.pooling import EmbeddingRequests, RerankRequests
 from trio_worker.roles.prefill import PrefillRequests
 
 
@@ -104,7 +108,82 @@ class PeerPrefillHandler(_Peer, PrefillRequests):  # type: ignore[misc]
     """``PrefillWorkerHandler`` to the tests; our request path inside."""
 
 
+class _Unstopped:
+    """The tests' context, whose every attribute is a mock: nobody stops the request."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def is_stopped(self) -> bool:
+        return False
+
+    def async_killed_or_stopped(self) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().create_future()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def id(self) -> str:
+        name = getattr(self._context, "id", None)
+        return "request" if name is None else name()
+
+
+class _OnePeer:
+    """What the adapters of roles that answer once add: ``generate``, as the tests call it."""
+
+    plan: Callable[..., Any]
+
+    async def generate(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
+        """asyncio."""
+        assert stage is not None
+        live = LiveRequests(
+            loop=stage.loop,
+            serving=stage.serving,
+            feeders=stage.feeders,
+            aborts=abort.Aborts(None, stage.aborting, order_is_proven=True),
+            tokenizer_manager=None,
+        )
+        facade = Facade(
+            lambda request, context, egress: live.admit(
+                context, egress, lambda: self.plan(request, context)
+            ),
+            Senders(),
+            constants.EGRESS_BACKLOG_FRAMES,
+        )
+        async for answer in facade.generate(request, _Unstopped(context), None):
+            yield answer
+
+
+class PeerEmbeddingHandler(_OnePeer, EmbeddingRequests):  # type: ignore[misc]
+    """``EmbeddingWorkerHandler`` to the tests; our request path inside."""
+
+
+class PeerRerankHandler(_OnePeer, RerankRequests):  # type: ignore[misc]
+    """``RerankWorkerHandler`` to the tests; our request path inside."""
+
+
+class PeerImageHandler(_OnePeer, ImageRequests):  # type: ignore[misc]
+    """``ImageDiffusionWorkerHandler`` to the tests; our request path inside."""
+
+    async def generate(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
+        """asyncio."""
+        assert stage is not None
+        host = GeneratorHost(self.generator, stage.loop, PermanentThread("generator"))
+        self.attach_host(host)
+        try:
+            async for answer in super().generate(request, context):
+                yield answer
+        finally:
+            host.side.close()
+
+
 REBOUND: dict[str, tuple[type, str]] = {
+    "EmbeddingWorkerHandler": (PeerEmbeddingHandler, "embedding.embedding_handler"),
+    "RerankWorkerHandler": (PeerRerankHandler, "rerank.rerank_handler"),
+    "ImageDiffusionWorkerHandler": (
+        PeerImageHandler,
+        "image_diffusion.image_diffusion_handler",
+    ),
     "DecodeWorkerHandler": (PeerDecodeHandler, "llm.decode_handler"),
     "PrefillWorkerHandler": (PeerPrefillHandler, "llm.prefill_handler"),
 }
@@ -116,7 +195,9 @@ def rebind() -> None:
     package = "dynamo.sglang.request_handlers"
     for name, (peer_class, module) in REBOUND.items():
         setattr(importlib.import_module(package), name, peer_class)
-        setattr(importlib.import_module(f"{package}.{module}"), name, peer_class)
+        folder, _, _ = module.partition(".")
+        for place in (folder, module):
+            setattr(importlib.import_module(f"{package}.{place}"), name, peer_class)
     abort._look = _tell_polling(abort._look)
 
 
