@@ -10,7 +10,7 @@ SEEDS ?= 100000
 N ?= 10
 VERSIONS ?=
 
-.PHONY: help venv serve smoke demo test test-simulation test-trials test-pythons lock lint docs simulate bench bench-quick trials clean
+.PHONY: help venv serve smoke demo test test-trials test-pythons lock lint docs simulate bench bench-quick trials clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -27,11 +27,8 @@ smoke: venv ## serve, one request, ordered stop; 0 only if the answer was right
 demo: venv ## two workers; one is stopped in mid-sentence, and the text goes on (PICTURE=file.svg)
 	@exec $(PY) -m trio_worker.quickstart --demo $(if $(PICTURE),--picture "$(PICTURE)") -- $(ARGS)
 
-test: venv ## the tests; trials and simulation have commands of their own
-	@$(PY) -m pytest --ignore tests/trials --ignore tests/simulation
-
-test-simulation: venv ## 2,000 seeds, replays, and the mutants that the seeds must find
-	@$(PY) -m pytest tests/simulation
+test: venv ## the tests; trials have a command of their own
+	@$(PY) -m pytest --ignore tests/trials
 
 test-trials: venv ## few of each trial, with etcd, NATS and as PID 1: workers start eight times
 	@$(PY) -m pytest tests/trials

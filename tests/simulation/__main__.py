@@ -10,10 +10,12 @@ import multiprocessing
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 
 from . import run
+from .coverage import SITUATIONS
 from .draw import SEEDS_PER_ENGINE_BUILD
 
 SAY_EVERY_S = 10.0
@@ -30,8 +32,9 @@ def main() -> int:
     with ProcessPoolExecutor(
         arguments.jobs, multiprocessing.get_context("fork"), initializer=run.warm_up
     ) as pool:
-        for chunk, found in _results(pool, _chunks(arguments.start, arguments.seeds)):
-            progress.add(len(chunk), found)
+        for chunk, batch in _results(pool, _chunks(arguments.start, arguments.seeds)):
+            progress.add(len(chunk), batch)
+    progress.tell_covered()
     progress.say()
     print(f"{progress.done} seeds, {progress.violations} violations")
     return 1 if progress.violations or progress.done != arguments.seeds else 0
@@ -69,12 +72,12 @@ def _chunks(start: int, count: int) -> Iterator[range]:
 
 def _results(
     pool: ProcessPoolExecutor, chunks: Iterator[range]
-) -> Iterator[tuple[range, dict[int, list[str]]]]:
+) -> Iterator[tuple[range, run.Batch]]:
     """As they come; few are handed out at a time, so that an interrupt ends the run soon."""
-    running: dict[Future[dict[int, list[str]]], range] = {}
+    running: dict[Future[run.Batch], range] = {}
     while True:
         while len(running) < 8 and (chunk := next(chunks, None)) is not None:
-            running[pool.submit(run.failures, chunk)] = chunk
+            running[pool.submit(run.batch, chunk)] = chunk
         if not running:
             return
         for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -88,10 +91,12 @@ class _Progress:
         self._shown = 0
         self.done = 0
         self.violations = 0
+        self._covered: Counter[str] = Counter()
 
-    def add(self, seeds: int, found: dict[int, list[str]]) -> None:
+    def add(self, seeds: int, batch: run.Batch) -> None:
         self.done += seeds
-        for seed, texts in sorted(found.items()):
+        self._covered += batch.covered
+        for seed, texts in sorted(batch.failures.items()):
             self.violations += len(texts)
             self._show(seed, texts)
         if time.monotonic() - self._said >= SAY_EVERY_S:
@@ -107,6 +112,11 @@ class _Progress:
         for text in texts:
             print(f"seed {seed}: {text}")
         sys.stdout.flush()
+
+    def tell_covered(self) -> None:
+        print("runs that came into a situation:")
+        for name in sorted(SITUATIONS, key=lambda name: self._covered[name]):
+            print(f"{self._covered[name]:8}  {name}")
 
     def say(self) -> None:
         self._said = time.monotonic()

@@ -12,6 +12,7 @@ from tests.fakes.script import EngineScript
 
 Mode = Literal["tokens", "text", "native"]
 Arm = Literal["push", "pull"]
+Role = Literal["decode", "prefill"]
 Verb = Literal[
     "stop",
     "kill",
@@ -113,6 +114,7 @@ class Case:
     seed: int
     requests: tuple[Request, ...]
     acts: tuple[Act, ...] = ()
+    role: Role = "decode"
     crash: bool = False
     """The shutdown cancels the serving nursery without telling the requests (rule 111)."""
     tap: bool = True

@@ -100,6 +100,18 @@ class View:
             owned[view.request].append(view)
         return owned
 
+    @property
+    def prefill(self) -> bool:
+        """A prefill answers when it has finished, with no token and no finish reason."""
+        return self.record.case.role == "prefill"
+
+    def complete(self, index: int) -> bool:
+        """Whether every choice has sent its final response (rule 129)."""
+        if self.prefill:
+            return any(rid.finished for rid in self.by_request[index])
+        finals = {got.index for got in self.record.requests[index].got if got.finish}
+        return len(finals) >= self.record.case.requests[index].choices
+
     def pairs(self) -> Iterator[tuple[int, Request, RequestRecord]]:
         for index, request in enumerate(self.record.case.requests):
             yield index, request, self.record.requests[index]
@@ -160,7 +172,7 @@ def _is_echo(view: View, index: int, ids: list[int], emitted: list[int]) -> bool
 def normal_end_is_whole(view: View) -> Iterator[str]:
     """Nobody gave up: every token and a final response for every choice."""
     for index, request, record in view.pairs():
-        if record.ended is None or record.error or _given_up(record):
+        if record.ended is None or record.error or _given_up(record) or view.prefill:
             continue
         for choice in range(request.choices):
             got = [token for item in record.got for token in item.ids]
@@ -176,6 +188,23 @@ def normal_end_is_whole(view: View) -> Iterator[str]:
             yield f"request {index}: ended normally, cut short by an abort of the worker's own"
 
 
+def prefill_answers_in_order(view: View) -> Iterator[str]:
+    """Where to fetch the KV cache first, what was reused last, and nothing else (rules 83, 85)."""
+    if not view.prefill:
+        return
+    for index, _request, record in view.pairs():
+        kinds = [got.kind for got in record.got]
+        if kinds not in ([], ["bootstrap"], ["bootstrap", "cache hit"]):
+            yield f"request {index}: {kinds}"
+        if len(kinds) == 2 and not any(rid.finished for rid in view.by_request[index]):
+            yield f"request {index}: a cache hit, and the engine had not finished"
+        if record.ended is None or record.error or _given_up(record):
+            continue
+        expected = 1 if _shutdown_came(view, record) else 2
+        if len(kinds) < expected:
+            yield f"request {index}: ended normally with {kinds}"
+
+
 def errors_wait_for_tokens(view: View) -> Iterator[str]:
     """Rule 121: what the engine made before it failed is delivered before its error.
 
@@ -183,7 +212,7 @@ def errors_wait_for_tokens(view: View) -> Iterator[str]:
     may have been merged with it.
     """
     for index, request, record in view.pairs():
-        failed = _failed_at(view, index, record)
+        failed = None if view.prefill else _failed_at(view, index, record)
         if failed is None or _given_up(record) or _shutdown_came(view, record):
             continue
         consumer = request.consumer
@@ -272,12 +301,12 @@ def outcome_follows_precedence(view: View) -> Iterator[str]:
             continue  # between two polls: nobody was there to be told
         elif record.stopped is not None and _finished_by_itself(view, index):
             continue  # nothing was cut short, and nobody listens
-        elif _must_be_shutdown(view, request, record):
+        elif _must_be_shutdown(view, index, record):
             yield f"request {index}: ended normally, unfinished, after the shutdown"
-        elif not _given_up(record) and _may_be_error(view, index, request, record):
-            finals = {got.index for got in record.got if got.finish}
-            if len(finals) < request.choices:
-                yield f"request {index}: ended normally in spite of the engine's error"
+        elif view.complete(index) or _given_up(record):
+            continue
+        elif _may_be_error(view, index, request, record):
+            yield f"request {index}: ended normally in spite of the engine's error"
 
 
 def _judge_shutdown(
@@ -287,8 +316,7 @@ def _judge_shutdown(
     assert record.ended is not None
     if began is None or began.order > record.ended.order:
         yield f"request {index}: EngineShutdown without a shutdown"
-    finals = {got.index for got in record.got if got.finish}
-    if len(finals) >= request.choices and record.stopped is None:
+    if not view.prefill and view.complete(index):
         yield f"request {index}: EngineShutdown after its last final response (rule 129)"
     if record.stopped is not None or not any(rid.aborts for rid in view.by_request[index]):
         return
@@ -305,7 +333,7 @@ def _judge_error(view: View, index: int, request: Request, record: RequestRecord
         yield f"request {index}: {record.error}: {record.error_text} came from nowhere"
     elif not record.error_text.startswith("scripted") and record.error not in _MAPPED_ERRORS:
         yield f"request {index}: {record.error}: {record.error_text} is not the engine's error"
-    elif _must_be_shutdown(view, request, record):
+    elif _must_be_shutdown(view, index, record):
         yield f"request {index}: {record.error} instead of EngineShutdown"
     elif (
         record.stopped is not None
@@ -326,8 +354,8 @@ def _may_be_error(view: View, index: int, request: Request, record: RequestRecor
         return True
     if script.cancel_error is not None or (script.breakable and view.record.broken):
         return True
-    if not any(_is_error(getattr(step, "finish", None)) for step in script.outputs):
-        return False
+    if view.prefill or not any(_is_error(getattr(step, "finish", None)) for step in script.outputs):
+        return False  # a prefill's consumer is told of the decode worker
     return any(rid.finish == "abort" for rid in view.by_request[index])
 
 
@@ -341,13 +369,12 @@ def _shutdown_began(record: Record) -> Moment | None:
     return record.refusing
 
 
-def _must_be_shutdown(view: View, request: Request, record: RequestRecord) -> bool:
+def _must_be_shutdown(view: View, index: int, record: RequestRecord) -> bool:
     """Unfinished, and the shutdown began clearly before the outcome was decided."""
     began = _shutdown_began(view.record)
     if began is None or record.left is not None:
         return False
-    finals = {got.index for got in record.got if got.finish}
-    if len(finals) >= request.choices:
+    if view.complete(index):
         return False
     assert record.arrived is not None
     if record.landed is None:
@@ -559,6 +586,7 @@ def no_garbage(view: View) -> Iterator[str]:
 JUDGES: tuple[Judge, ...] = (
     tokens_are_a_prefix,
     normal_end_is_whole,
+    prefill_answers_in_order,
     errors_wait_for_tokens,
     finals_are_last,
     nothing_after_the_end,

@@ -366,12 +366,26 @@ MUTANTS = (
         "self.migrating or self._serving.cancel_scope.cancel_called",
         "self.migrating",
     ),
+    Mutant(
+        "a prefill does not say where to fetch the cache",
+        LiveRequest,
+        "_planned",
+        "if plan.opening is not None and not self.client_left:",
+        "if False:",
+    ),
+    Mutant(
+        "a prefill does not tell the cache hit",
+        LiveRequest,
+        "_close",
+        "if response is not None:",
+        "if False:",
+    ),
     # ---- bounds ----
     Mutant(
         "drains for ever",
         LiveRequest,
         "stop_for_client",
-        "self.scope.deadline = trio.current_time() + constants.DRAIN_S",
+        "self.scope.deadline = trio.current_time() + self._drain_seconds",
         "pass",
     ),
     Mutant(

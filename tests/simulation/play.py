@@ -14,7 +14,7 @@ import traceback
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from . import rig  # first: it imports SGLang
 
@@ -37,6 +37,7 @@ from trio_worker.requests.abort import Aborts
 from trio_worker.requests.live import LiveRequests
 from trio_worker.requests.request import Request as LiveRequest
 from trio_worker.roles.decode import DecodeRequests
+from trio_worker.roles.prefill import PrefillRequests
 
 from .carriers import Channel, VirtualSenders
 from .case import LAST_CALL, PATIENCE, SETTLE, Act, Case, PlanningFailed, Request, UploadFailed
@@ -223,7 +224,8 @@ class _Play:
         config = Config(
             engine.server_args, SimpleNamespace(use_sglang_tokenizer=case.text, enable_rl=False)
         )
-        handler = DecodeRequests(engine, config, None, None, None)
+        kind = PrefillRequests if case.role == "prefill" else DecodeRequests
+        handler = kind(engine, config, None, None, None)
         handler.tap = case.tap
         handler._metadata_uploader_from_request = self._uploader
         self._feeders = Feeders(self._loop)
@@ -316,7 +318,7 @@ class _Play:
         if self._lost[index]:
             channel.lose()
         self._house.start_soon(channel.read)
-        stream = self._facade.generate(_body_of(index, request), self._contexts[index], channel)
+        stream = self._facade.generate(self._body(index), self._contexts[index], channel)
         while not isinstance(end := await self._poll(stream), _End):
             record.faults.append("a push handler yielded (rule 116)")
         return end
@@ -324,7 +326,7 @@ class _Play:
     async def _pull(self, index: int, request: Request, record: RequestRecord) -> _End | None:
         consumer = request.consumer
         taken = 0
-        stream = self._facade.generate(_body_of(index, request), self._contexts[index])
+        stream = self._facade.generate(self._body(index), self._contexts[index])
         while not isinstance(item := await self._poll(stream), _End):
             was_lost = self._lost[index]
             self._got(index, item)
@@ -345,6 +347,13 @@ class _Play:
             elif consumer.every:
                 await trio.sleep(consumer.every)
         return item
+
+    def _body(self, index: int) -> dict[str, Any]:
+        body = _body_of(index, self.case.requests[index])
+        if self.case.role == "prefill":
+            body["bootstrap_info"] = {"bootstrap_room": index}
+            return {"request": body, "sampling_params": {}}
+        return body
 
     async def _poll(self, stream: AsyncGenerator[Any, None]) -> Any:
         """One ``__anext__`` as pyo3 makes it: no generator hooks, a task in an empty context.
@@ -379,7 +388,7 @@ class _Play:
         choice = choices[0]["index"] if choices else native.get("index", item.get("index"))
         channel = self._channels[index]
         late = record.stopped is not None and channel is not None and not channel.carried
-        record.got.append(Got(self.now(), choice or 0, ids, finish, late))
+        record.got.append(Got(self.now(), choice or 0, ids, finish, late, _kind_of(item)))
         self.journal.record("client", "chunk", detail={"request": index, "ids": ids, "end": finish})
 
     # ---- everybody else ----
@@ -559,8 +568,17 @@ def _body_of(index: int, request: Request) -> dict[str, Any]:
     return body | {"extra_args": {"sglang_tito": native}}
 
 
+def _kind_of(item: Any) -> Literal["tokens", "bootstrap", "cache hit"]:
+    if "disaggregated_params" in item:
+        return "bootstrap"
+    # A decode's final response tells of the cache as well.
+    alone = item.keys() == {"token_ids", "engine_data"}
+    hit = alone and item["engine_data"].keys() == {"kv_cache_hit"}
+    return "cache hit" if hit else "tokens"
+
+
 def _index_of(body: dict[str, Any]) -> int:
-    ids = body["token_ids"]
+    ids = body.get("request", body)["token_ids"]
     first = ids[0][0] if isinstance(ids[0], list) else ids[0]
     return int(first) - rig.FIRST_PROMPT_TOKEN
 

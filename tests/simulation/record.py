@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tests.fakes.journal import Journal
 
@@ -32,6 +32,8 @@ class Got:
     finish: str | None
     after_stop: bool
     """Sent from the loop (not carried) although the context was stopped already."""
+    kind: Literal["tokens", "bootstrap", "cache hit"] = "tokens"
+    """Prefill answers with the other two (rule 83)."""
 
 
 @dataclass

@@ -35,7 +35,7 @@ from trio_worker import constants
 from trio_worker.requests.request import Request as LiveRequest
 from trio_worker.responses import coalesce
 
-from .case import Case
+from .case import Case, Role
 
 FIRST_PROMPT_TOKEN = 1000
 """The prompt of request i begins with token (or character) FIRST_PROMPT_TOKEN + i."""
@@ -69,7 +69,7 @@ def _manager_class(merge_at: int) -> type[FakeTokenizerManager]:
 
 
 @cache
-def _server_args(skip_tokenizer_init: bool) -> ServerArgs:
+def _server_args(skip_tokenizer_init: bool, role: Role) -> ServerArgs:
     return ServerArgs(
         model_path="dummy",
         device="cpu",
@@ -77,6 +77,7 @@ def _server_args(skip_tokenizer_init: bool) -> ServerArgs:
         incremental_streaming_output=True,
         dist_init_addr="127.0.0.1:29500",
         skip_tokenizer_init=skip_tokenizer_init,
+        disaggregation_mode="prefill" if role == "prefill" else "null",
     )
 
 
@@ -95,7 +96,7 @@ class SimulatedEngine(FakeEngine):
         case: Case,
         script_of: Callable[[int], EngineScript],
     ) -> None:
-        self.server_args = _server_args(case.skip_tokenizer_init)
+        self.server_args = _server_args(case.skip_tokenizer_init, case.role)
         manager_class = _manager_class(case.merge_at) if case.tapped_manager else SimulatedManager
         self.journal = journal
         manager: Any = manager_class(self.server_args, None, start_pd_bootstrap_service=False)
@@ -148,7 +149,7 @@ def conditions(case: Case) -> Iterator[list[str]]:
     tasks and of requests: from the seed. Garbage collector: off, since finalizers would run at
     moments of their own. Gives the list of what Python reported as unraisable.
     """
-    arguments = _server_args(case.skip_tokenizer_init)
+    arguments = _server_args(case.skip_tokenizer_init, case.role)
     if _Published.now is not arguments:
         publish(arguments, role="tokenizer")
         _Published.now = arguments

@@ -8,13 +8,16 @@ from __future__ import annotations
 import gc
 import signal
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
 
 from . import garbage, rig
 from .case import Case
-from .draw import SEEDS_PER_ENGINE_BUILD, draw
+from .coverage import situations
+from .draw import ENGINE_BUILDS, SEEDS_PER_ENGINE_BUILD, draw
 from .invariants import violations
 from .play import play
 from .timeline import text_of
@@ -29,8 +32,8 @@ LIVELOCK_CPU_S = 20.0
 def warm_up() -> None:
     """Load what is loaded late, and exempt all of it from the searches for garbage."""
     rig.publish_again()
-    for seed in (0, SEEDS_PER_ENGINE_BUILD):
-        play(draw(seed), search=garbage.ours)
+    for build in ENGINE_BUILDS:
+        play(draw(build * SEEDS_PER_ENGINE_BUILD), search=garbage.ours)
     garbage.forget()
 
 
@@ -44,22 +47,34 @@ def warm() -> Iterator[None]:
         gc.unfreeze()
 
 
-def failures(seeds: Iterable[int]) -> dict[int, list[str]]:
-    """Seed -> what its run violates, for the seeds that violate something. After `warm_up`."""
-    found = {}
+@dataclass
+class Batch:
+    """What some seeds have shown."""
+
+    failures: dict[int, list[str]] = field(default_factory=dict)
+    """Seed -> what its run violates, for the seeds that violate something."""
+    covered: Counter[str] = field(default_factory=Counter)
+    """Situation -> runs that came into it."""
+
+
+def batch(seeds: Iterable[int]) -> Batch:
+    """Run `seeds`. After `warm_up`."""
+    done = Batch()
     for seed in seeds:
-        if texts := judged(draw(seed)):
-            found[seed] = texts
-    return found
+        if texts := judged(draw(seed), done.covered):
+            done.failures[seed] = texts
+    return done
 
 
-def judged(case: Case) -> list[str]:
+def judged(case: Case, covered: Counter[str] | None = None) -> list[str]:
     """What the run of `case` violates. In the main thread, as it uses a timer's signal."""
     try:
         with _livelock_ends():
-            return violations(
-                play(case, search=garbage.ours if case.seed % GARBAGE_EVERY == 0 else None)
-            )
+            search = garbage.ours if case.seed % GARBAGE_EVERY == 0 else None
+            record = play(case, search=search)
+            if covered is not None:
+                covered.update(situations(record))
+            return violations(record)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

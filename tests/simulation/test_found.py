@@ -95,6 +95,21 @@ def test_rule_129_the_end_of_a_finished_stream_is_sent_in_a_shutdown(arm: Any, c
         judge(request, acts=(act,), crash=crash, batch_callbacks=1)
 
 
+@pytest.mark.parametrize("arm", ["push", "pull"])
+@pytest.mark.parametrize("crash", [False, True])
+def test_rule_129_a_client_left_before_its_last_responses_and_then_came_a_shutdown(
+    arm: Any, crash: bool
+) -> None:
+    """It fetched all of them, and an EngineShutdown behind them."""
+    outputs = (Output(0.25, finish=FINISH_LENGTH, messages=3),)
+    request = Request(EngineScript(outputs=outputs), arm=arm, consumer=Consumer(every=0.1, depth=2))
+    record = judge(
+        request, acts=(Act("stop", on=("chunk", 1)), shutdown(0.3)), in_place_frames=1, crash=crash
+    )
+    if arm == "pull":
+        assert record.requests[0].error is None
+
+
 def test_rule_129_a_batch_is_complete_with_its_last_prompt() -> None:
     """It was taken for complete after the first one."""
     script = EngineScript(outputs=tokens(3), choice_delays=(0.0, 5.0))

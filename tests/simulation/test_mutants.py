@@ -26,7 +26,7 @@ def _warm() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _livelock_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "LIVELOCK_CPU_S", 4.0)
+    monkeypatch.setattr(run, "LIVELOCK_CPU_S", 1.0)
 
 
 @pytest.mark.timeout(120)
