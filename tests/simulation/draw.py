@@ -85,6 +85,11 @@ class _Dice:
         self._leaving = self._theme == "leaving" or self._likely(0.1)
         self._is_prefill = False
 
+    @property
+    def _calm(self) -> bool:
+        """Little else happens, so that what the theme is about comes to pass."""
+        return self._theme in ("broken", "refused", "ending", "waiting")
+
     # ---- dice ----
 
     def _one_of(self, options: Sequence[T]) -> T:
@@ -172,6 +177,9 @@ class _Dice:
         return Upload(self._one_of((0.0, 0.01, 0.2, 1.5)), fails=self._likely(0.2))
 
     def _consumer(self, arm: Arm, in_place: int) -> Consumer:
+        if self._theme == "waiting":
+            stalls_after = self._one_of((0, 1, 2))
+            return Consumer(stalls_after=stalls_after, stalls_until=8.0, depth=max(in_place, 1))
         depth = max(in_place, self._one_of((1, 2, 4, 128)))
         leaves_after = None
         if arm == "pull" and self._likely(0.5 if self._leaving else 0.1):
@@ -194,7 +202,7 @@ class _Dice:
     def _paces(self) -> tuple[float, float]:
         if self._theme == "refused":
             return 0.0, 0.6
-        if self._theme in ("broken", "waiting"):
+        if self._theme == "broken":
             return 0.5, 1.0
         return (0.4 if self._failing else 0.0), 1.0
 
@@ -203,6 +211,7 @@ class _Dice:
     def _script(self, *, ordered: bool) -> EngineScript:
         ignored = self._one_of((1, 2, math.inf)) if self._likely(0.05) else 0
         trouble: dict[str, Any] = {}
+        late = 0.1 if self._calm else 0.35
         low, high = self._troubles()
         kind = self._chance.uniform(low, high)
         if kind < 0.03:
@@ -220,11 +229,11 @@ class _Dice:
             trouble["resists_cancel_for"] = self._one_of((0.02, 0.3, 2.0, 20.0, 200.0))
         return EngineScript(
             registration_delay=self._gap(0.2, (0.001, 0.05, 0.25, 1.2)),
-            tokenize_delay=self._gap(
-                0.7 if self._theme == "early" else 0.35, (0.001, 0.01, 0.05, 0.1, 0.3, 1.2)
-            ),
-            queue_delay=self._gap(0.35, (0.01, 0.1, 0.3, 1.2)),
-            prefill_delay=self._gap(0.35, (0.01, 0.05, 0.1, 0.5, 1.5)),
+            tokenize_delay=self._gap(0.9, (0.05, 0.1, 0.3, 0.8))
+            if self._theme == "early"
+            else self._gap(late, (0.001, 0.01, 0.05, 0.1, 0.3, 1.2)),
+            queue_delay=self._gap(late, (0.01, 0.1, 0.3, 1.2)),
+            prefill_delay=self._gap(late, (0.01, 0.05, 0.1, 0.5, 1.5)),
             outputs=self._outputs(may_hold=not ignored),
             choice_delays=tuple(
                 self._gap(0.4, (0.01, 0.1, 0.5, 1.3)) for _ in range(self._one_of((0, 3)))
@@ -254,9 +263,11 @@ class _Dice:
             waits = [Retract(pace, queued=0.3)] if self._likely(0.1) else []
             return (*waits, self._end(pace, 1))
         left = self._one_of(
-            (1, 1, 2, 3, 5)
-            if self._theme in ("ending", "waiting")
-            else (1, 3, 5, 8, 12, 20, 40, TOKENS_AT_MOST)
+            {
+                "ending": (1, 1, 2, 3, 5),
+                "waiting": (5, 8, 12),
+                "broken": (20, 40, TOKENS_AT_MOST),
+            }.get(self._theme, (1, 3, 5, 8, 12, 20, 40, TOKENS_AT_MOST))
         )
         retracts = self._one_of((0.0, 0.0, 0.05, 0.3))
         steps: list[Step] = []
@@ -307,8 +318,7 @@ class _Dice:
             *("break streams",) * (12 if self._failing else 2),
             *("abort all",) * 2,
         )
-        calm = self._theme in ("broken", "refused", "ending", "waiting")
-        for _ in range(self._chance.randint(0, 1 if calm else len(requests) + 2)):
+        for _ in range(self._chance.randint(0, 1 if self._calm else len(requests) + 2)):
             acts.append(self._act(self._one_of(verbs), requests))
         if self._theme == "broken":
             acts.append(self._act("break streams", requests))
@@ -326,11 +336,19 @@ class _Dice:
         at = on = None
         if verb == "shutdown" and self._theme == "ending":
             on = (self._one_of(("output", "chunk")), self._one_of((1, 1, 2, 2, 3, 4, 6)))
+        elif verb == "shutdown" and self._theme == "early":
+            at = requests[index].arrives + self._one_of((0.02, 0.05, 0.2))
+        elif verb == "shutdown" and self._theme == "waiting":
+            at = requests[index].arrives + 0.25 * self._chance.randint(2, 12)
+        elif verb == "break streams" and self._theme == "broken":
+            on = ("output", self._one_of((2, 3, 5, 8, 13)))
         elif verb == "shutdown" or self._likely(0.45):
             # On the grid of the request's own times, and sometimes beside it.
             at = round(requests[index].arrives + 0.05 * self._chance.randint(0, 40), 3)
             at += self._one_of((0.0, 0.0, 0.0, 0.001, 0.02))
-        if on is None and (at is None or (verb == "shutdown" and self._likely(0.5))):
+        themed = verb == "shutdown" and self._theme in ("early", "waiting")
+        often = 0.0 if themed else 0.5
+        if on is None and (at is None or (verb == "shutdown" and self._likely(often))):
             on = (self._one_of(EVENTS), self._one_of((1, 1, 1, 2, 3, 5)))
         flavours: tuple[Flavour, ...] = ("direct", "asyncio", "trio")
         if verb == "shutdown":
