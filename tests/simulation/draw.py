@@ -26,7 +26,9 @@ from .case import Act, Arm, Case, Consumer, Flavour, Mode, Request, Upload, Verb
 
 T = TypeVar("T")
 
-Theme = Literal["", "failing", "leaving", "broken", "refused", "ending", "waiting", "early"]
+Theme = Literal[
+    "", "failing", "leaving", "broken", "refused", "ending", "waiting", "early", "preempted"
+]
 
 THEMES: tuple[Theme, ...] = (
     *("",) * 5,
@@ -37,12 +39,14 @@ THEMES: tuple[Theme, ...] = (
     "ending",
     "waiting",
     "early",
+    "preempted",
 )
 """Rare things meet each other too rarely: some cases are full of them.
 
 broken: streams break while their chunks wait for a consumer. refused: the engine fails while
 frames wait for a carrier. ending: a shutdown just when the last chunk comes. waiting: a shutdown
 while the last frames wait. early: all goes wrong before or at the dispatch.
+preempted: requests lose their KV cache and are queued again, and then everything is aborted.
 """
 
 TOKENS_AT_MOST = 80
@@ -88,7 +92,7 @@ class _Dice:
     @property
     def _calm(self) -> bool:
         """Little else happens, so that what the theme is about comes to pass."""
-        return self._theme in ("broken", "refused", "ending", "waiting")
+        return self._theme in ("broken", "refused", "ending", "waiting", "preempted")
 
     # ---- dice ----
 
@@ -209,7 +213,8 @@ class _Dice:
     # ---- the engine ----
 
     def _script(self, *, ordered: bool) -> EngineScript:
-        ignored = self._one_of((1, 2, math.inf)) if self._likely(0.05) else 0
+        ignores = self._likely(0.35 if self._leaving else 0.05)
+        ignored = self._one_of((1, 2, math.inf)) if ignores else 0
         trouble: dict[str, Any] = {}
         late = 0.1 if self._calm else 0.35
         low, high = self._troubles()
@@ -269,7 +274,7 @@ class _Dice:
                 "broken": (20, 40, TOKENS_AT_MOST),
             }.get(self._theme, (1, 3, 5, 8, 12, 20, 40, TOKENS_AT_MOST))
         )
-        retracts = self._one_of((0.0, 0.0, 0.05, 0.3))
+        retracts = 0.3 if self._theme == "preempted" else self._one_of((0.0, 0.0, 0.05, 0.3))
         steps: list[Step] = []
         while left > 0 and len(steps) < 30:
             if steps and self._likely(retracts):
@@ -322,12 +327,14 @@ class _Dice:
             acts.append(self._act(self._one_of(verbs), requests))
         if self._theme == "broken":
             acts.append(self._act("break streams", requests))
+        elif self._theme == "preempted":
+            acts.append(self._act("abort all", requests))
         if self._likely(self._shutdowns()):
             acts.append(self._act("shutdown", requests))
         return acts
 
     def _shutdowns(self) -> float:
-        if self._theme in ("broken", "refused"):
+        if self._theme in ("broken", "refused", "preempted"):
             return 0.1
         return 0.95 if self._theme in ("ending", "waiting", "early") else 0.5
 
@@ -342,11 +349,13 @@ class _Dice:
             at = requests[index].arrives + 0.25 * self._chance.randint(2, 12)
         elif verb == "break streams" and self._theme == "broken":
             on = ("output", self._one_of((2, 3, 5, 8, 13)))
+        elif verb == "abort all" and self._theme == "preempted":
+            at = requests[index].arrives + 0.05 * self._chance.randint(4, 40)
         elif verb == "shutdown" or self._likely(0.45):
             # On the grid of the request's own times, and sometimes beside it.
             at = round(requests[index].arrives + 0.05 * self._chance.randint(0, 40), 3)
             at += self._one_of((0.0, 0.0, 0.0, 0.001, 0.02))
-        themed = verb == "shutdown" and self._theme in ("early", "waiting")
+        themed = self._theme in ("early", "waiting")
         often = 0.0 if themed else 0.5
         if on is None and (at is None or (verb == "shutdown" and self._likely(often))):
             on = (self._one_of(EVENTS), self._one_of((1, 1, 1, 2, 3, 5)))

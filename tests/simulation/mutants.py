@@ -29,14 +29,11 @@ from compat.feeders import Feeders
 from compat.handover import Handover
 from compat.senders import PushEgress
 from compat.tap import Tap, TapMixin
-from tests.fakes.script import EngineScript, Hold, Output, finish_error, tokens
 from trio_worker.requests.abort import Aborts
 from trio_worker.requests.live import LiveRequests
 from trio_worker.requests.outcome import Outcome
 from trio_worker.requests.request import Request as LiveRequest
 from trio_worker.roles.decode import DecodeRequests
-
-from .case import Act, Case, Consumer, Request
 
 assert rig
 
@@ -50,56 +47,7 @@ class Mutant:
     name: str
     old: str
     new: str
-    case: Case | None = None
-    """Where chance needs more than some hundred seeds: a case that shows it."""
 
-
-REFUSED = finish_error(400, "BadRequestError", "scripted: refused")
-
-LEFT_AND_REFUSED_ONCE = Case(
-    0,
-    (Request(EngineScript(outputs=tokens(50), abort_send_errors=1)),),
-    (Act("cancel owner", at=0.25),),
-)
-BROKEN_WHILE_CHUNKS_WAIT = Case(
-    0,
-    (
-        Request(
-            EngineScript(outputs=(*[Output(0.1)] * 20, Hold()), breakable=True),
-            arm="pull",
-            consumer=Consumer(stalls_after=1, stalls_until=5.0),
-        ),
-    ),
-    (Act("break streams", at=1.05),),
-)
-REFUSED_WHILE_FRAMES_WAIT = Case(
-    0,
-    (Request(EngineScript(outputs=(*[Output(0.05)] * 3, Output(0.05, finish=REFUSED)))),),
-    in_place_frames=0,
-    pick_up=0.1,
-)
-FAILS_DURING_SHUTDOWN = Case(
-    0,
-    (Request(EngineScript(tokenize_delay=0.8, dispatch_error=ValueError("scripted: dispatch"))),),
-    (Act("shutdown", at=0.1, flavour="trio"),),
-)
-SHUTDOWN_BEFORE_THE_END_OF_THE_STREAM = Case(
-    0,
-    (Request(EngineScript(outputs=tokens(1)), n=2),),
-    (Act("shutdown", on=("chunk", 2), flavour="trio"),),
-    batch_callbacks=1,
-)
-SHUTDOWN_WHILE_THE_LAST_FRAMES_WAIT = Case(
-    0,
-    (
-        Request(
-            EngineScript(outputs=tokens(3)),
-            consumer=Consumer(stalls_after=1, stalls_until=5.0, depth=1),
-        ),
-    ),
-    (Act("shutdown", at=1.0, flavour="trio"),),
-    in_place_frames=0,
-)
 
 MUTANTS = (
     # ---- aborts ----
@@ -130,7 +78,6 @@ MUTANTS = (
         "leave",
         "self._submit(flight.rid, context_id)",
         "pass",
-        LEFT_AND_REFUSED_ONCE,
     ),
     Mutant(
         "aborts twice",
@@ -197,7 +144,6 @@ MUTANTS = (
         "receive",
         "if self._pending or self.tap is not None:",
         "if self._error is None and (self._pending or self.tap is not None):",
-        BROKEN_WHILE_CHUNKS_WAIT,
     ),
     Mutant(
         "sends in place while frames wait",
@@ -219,7 +165,6 @@ MUTANTS = (
         "flush",
         "await self._wait_empty()",
         "pass",
-        REFUSED_WHILE_FRAMES_WAIT,
     ),
     Mutant(
         "sends what it had discarded",
@@ -262,7 +207,6 @@ MUTANTS = (
         "_stream_one_response",
         "for waiting in tap.take():",
         "for waiting in []:",
-        BROKEN_WHILE_CHUNKS_WAIT,
     ),
     Mutant(
         "does not merge what waits",
@@ -306,7 +250,6 @@ MUTANTS = (
         "decide",
         "if shutting_down and not complete:",
         "if shutting_down and not complete and error is None:",
-        FAILS_DURING_SHUTDOWN,
     ),
     Mutant(
         "a shutdown ends as if all was well",
@@ -321,7 +264,6 @@ MUTANTS = (
         "_put_outcome",
         "complete=finished and self._flushed",
         "complete=finished",
-        SHUTDOWN_WHILE_THE_LAST_FRAMES_WAIT,
     ),
     Mutant(
         "does not send the end of a finished stream during a shutdown",
@@ -329,7 +271,6 @@ MUTANTS = (
         "_put_outcome",
         "if finished and not self._flushed and not self.client_left:",
         "if False:",
-        SHUTDOWN_BEFORE_THE_END_OF_THE_STREAM,
     ),
     Mutant(
         "sends the final response of an abort before it migrates",
