@@ -108,7 +108,7 @@ class View:
     def complete(self, index: int) -> bool:
         """Whether every choice has sent its final response (rule 129)."""
         if self.prefill:
-            return any(rid.finished for rid in self.by_request[index])
+            return any(rid.ended for rid in self.by_request[index])
         finals = {got.index for got in self.record.requests[index].got if got.finish}
         return len(finals) >= self.record.case.requests[index].choices
 
@@ -318,7 +318,10 @@ def _judge_shutdown(
     assert record.ended is not None
     if began is None or began.order > record.ended.order:
         yield f"request {index}: EngineShutdown without a shutdown"
-    if not view.prefill and view.complete(index):
+    # A frame whose send() blocks can't be taken back; it may follow the decision.
+    known = [got for got in record.got if record.landed and got.moment.order < record.landed.order]
+    complete = len({got.index for got in known if got.finish}) >= request.choices
+    if complete or (request.arm == "pull" and view.complete(index) and not view.prefill):
         yield f"request {index}: EngineShutdown after its last final response (rule 129)"
     if record.stopped is not None or not any(rid.aborts for rid in view.by_request[index]):
         return

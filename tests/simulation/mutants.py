@@ -311,7 +311,7 @@ MUTANTS = (
         "a prefill does not say where to fetch the cache",
         LiveRequest,
         "_planned",
-        "if plan.opening is not None and not self.client_left:",
+        "if plan.opening is not None and not self._nobody_listens:",
         "if False:",
     ),
     Mutant(

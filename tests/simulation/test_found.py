@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -181,6 +182,20 @@ def test_rule_055_an_error_that_nobody_takes_leaves_no_cycle() -> None:
             consumer=Consumer(every=0.1, leaves_after=1, leaves_how="drop"),
         ),
     )
+
+
+@pytest.mark.parametrize("arm", ["push", "pull"])
+def test_rule_053_a_prefill_tells_nothing_to_a_client_that_has_stopped(arm: Any) -> None:
+    """The context was stopped, and its future had not been told of yet."""
+    stop = Act("stop", on=("request", 1), flavour="direct")
+    request = Request(EngineScript(outputs=tokens(1)), arm=arm, planning_seconds=0.1)
+    judge(request, acts=(stop,), role="prefill")
+    at_the_end = Act("stop", on=("output", 1), flavour="direct")
+    for hops in range(6):
+        judge(request, acts=(replace(at_the_end, hops=hops),), role="prefill")
+        later = replace(at_the_end, at=0.1, on=None, hops=hops, flavour="asyncio")
+        record = judge(request, acts=(later,), role="prefill", batch_callbacks=1)
+        assert not any(got.after_stop for got in record.requests[0].got)
 
 
 def test_rule_119_an_abort_echo_repeats_nothing() -> None:

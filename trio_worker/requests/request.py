@@ -143,7 +143,7 @@ class Request:
             self._flight = self._owner.take_off(plan.engine_rid, handover)
         if plan.uploader is None:
             self._handover.deliver = self._relay
-        if plan.opening is not None and not self.client_left:
+        if plan.opening is not None and not self._nobody_listens:
             self._send(plan.opening)
 
     # ---- signals: asyncio or Trio, synchronous ----
@@ -290,10 +290,15 @@ class Request:
             return True
         return False
 
+    @property
+    def _nobody_listens(self) -> bool:
+        # A stopped context tells it at once, its future a callback later.
+        return self.client_left or self.context.is_stopped()
+
     def _close(self) -> None:
         """Trio. The stream has ended by itself."""
         plan = self.plan
-        if plan is None or plan.closing is None or self.client_left or self.shutting_down:
+        if plan is None or plan.closing is None or self._nobody_listens or self.shutting_down:
             return
         response = plan.closing()
         if response is not None:
@@ -346,7 +351,7 @@ class Request:
             error.__traceback__ = None
             raise
         responses.uploaded(chunk, shutting_down=self.shutting_down)
-        if response is not None and not self.client_left:
+        if response is not None and not self._nobody_listens:
             self._send(response)
 
     def _warn_of_timeout(self) -> None:
