@@ -29,11 +29,14 @@ from compat.feeders import Feeders
 from compat.handover import Handover
 from compat.senders import PushEgress
 from compat.tap import Tap, TapMixin
+from tests.fakes.script import EngineScript, Hold, Output
 from trio_worker.requests.abort import Aborts
 from trio_worker.requests.live import LiveRequests
 from trio_worker.requests.outcome import Outcome
 from trio_worker.requests.request import Request as LiveRequest
 from trio_worker.roles.decode import DecodeRequests
+
+from .case import Act, Case, Consumer, Request
 
 assert rig
 
@@ -47,7 +50,21 @@ class Mutant:
     name: str
     old: str
     new: str
+    case: Case | None = None
+    """Where chance needs more than some hundred seeds: a case that shows it."""
 
+
+BROKEN_WHILE_CHUNKS_WAIT = Case(
+    0,
+    (
+        Request(
+            EngineScript(outputs=(*[Output(0.1)] * 20, Hold()), breakable=True),
+            arm="pull",
+            consumer=Consumer(stalls_after=1, stalls_until=5.0),
+        ),
+    ),
+    (Act("break streams", at=1.05),),
+)
 
 MUTANTS = (
     # ---- aborts ----
@@ -207,6 +224,7 @@ MUTANTS = (
         "_stream_one_response",
         "for waiting in tap.take():",
         "for waiting in []:",
+        BROKEN_WHILE_CHUNKS_WAIT,
     ),
     Mutant(
         "does not merge what waits",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from .draw import draw
 from .mutants import MUTANTS, Mutant, applied
 
 SEEDS_AT_MOST = 300
+ORDERS_AT_MOST = 20
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,5 +34,16 @@ def _livelock_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
 def test_mutant_is_found(mutant: Mutant) -> None:
+    if mutant.case is None:
+        cases = map(draw, range(SEEDS_AT_MOST))
+    else:
+        cases = (replace(mutant.case, seed=seed) for seed in range(ORDERS_AT_MOST))
     with applied(mutant):
-        assert any(run.judged(draw(seed)) for seed in range(SEEDS_AT_MOST))
+        assert any(map(run.judged, cases))
+
+
+def test_sound_code_passes_the_cases_of_the_mutants() -> None:
+    for mutant in MUTANTS:
+        if mutant.case is not None:
+            for seed in range(ORDERS_AT_MOST):
+                assert run.judged(replace(mutant.case, seed=seed)) == []
