@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e.encoder import write_encoder
+from tests.e2e.painter import write_painter
 from tests.standin.tiny_model import write_tiny_model
-from trio_worker.quickstart.cluster import CPU_ENGINE_ARGS
+from trio_worker.quickstart.cluster import CPU_ENGINE_ARGS, READY_LINE
 from trio_worker.quickstart.recitation import PASSAGE, recitation_model
 from trio_worker.standin import text_at
 
@@ -32,6 +33,8 @@ class Backing:
     """What the model is called over HTTP."""
     args: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
+    ready_line: str = READY_LINE
+    """What the worker logs once it is registered."""
 
     def expected(self, question: str, count: int) -> str:
         """The first `count` tokens of the answer to a user message."""
@@ -62,6 +65,20 @@ class Encoder(Backing):
         whole = ("--disable-radix-cache", "--chunked-prefill-size", "-1")
         args = (*CPU_ENGINE_ARGS, "--embedding-worker", *whole)
         return cls(write_encoder(folder / "encoder"), "encoder", args)
+
+
+class Painter(Backing):
+    """SGLang's real generator on the CPU, with a tiny random Stable Diffusion."""
+
+    @classmethod
+    def make(cls, folder: Path) -> Painter:
+        """Neither flavour; blocks while a process builds the model."""
+        return cls(
+            write_painter(folder / "painter"),
+            "painter",
+            ("--image-diffusion-worker", "--media-output-fs-url", (folder / "media").as_uri()),
+            ready_line="Image diffusion model ready",
+        )
 
 
 class StandIn(Backing):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.backing import Backing, Encoder, Recitation, StandIn
+from tests.e2e.backing import Backing, Encoder, Painter, Recitation, StandIn
 from tests.e2e.portal import Portal
 from tests.e2e.served import Ending, Served, end, open_served
 
@@ -66,6 +66,8 @@ class Clusters:
             return Recitation.make()
         if kind == "encoder":
             return Encoder.make(Path(self._folder.name))
+        if kind == "painter":
+            return Painter.make(Path(self._folder.name))
         return StandIn.make(Path(self._folder.name), STAND_IN_SCRIPT)
 
 
@@ -97,12 +99,23 @@ def encoder(clusters: Clusters) -> Served:
 
 
 @pytest.fixture
+def painter(clusters: Clusters) -> Served:
+    """The real generator, painting."""
+    return clusters.portal("painter").wait_open()
+
+
+@pytest.fixture
 def end_cluster(clusters: Clusters) -> Callable[[str], Ending]:
     """Ends the session's cluster of a kind."""
     return clusters.end
 
 
-NEEDS = {"served": "recitation", "stand_in": "stand_in", "encoder": "encoder"}
+NEEDS = {
+    "served": "recitation",
+    "stand_in": "stand_in",
+    "encoder": "encoder",
+    "painter": "painter",
+}
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -194,7 +194,7 @@ async def open_served(
             *backing.args, module=module, env=system_env(backing, system_port)
         )
         say(f"{module} starts, serving {backing.name}: half a minute, more on a busy machine")
-        await ready(cluster, worker)
+        await ready(cluster, worker, backing.ready_line)
         say(f"ready after {trio.current_time() - started:.0f} s")
         yield Served(cluster, backing, worker, system_port)
 
@@ -204,7 +204,7 @@ def system_env(backing: Backing, system_port: int) -> dict[str, str]:
     return {**backing.env, "DYN_SYSTEM_PORT": str(system_port), "DYN_SYSTEM_HOST": HOST}
 
 
-async def ready(cluster: Cluster, worker: Process) -> None:
+async def ready(cluster: Cluster, worker: Process, line: str = READY_LINE) -> None:
     """Trio. Until `worker` has registered and the frontend knows. Raises `ProcessDied`."""
-    await worker.wait_line(READY_LINE, READY_S)
+    await worker.wait_line(line, READY_S)
     await cluster.wait_model()

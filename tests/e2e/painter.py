@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""A tiny random Stable Diffusion, for an image worker: ``python -m tests.e2e.painter FOLDER``.
+
+Run in a process of its own: diffusers takes a while to import, and warns.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+_SPECIAL = ("<|startoftext|>", "<|padding|>", "<|endoftext|>")
+
+
+def write_painter(folder: Path) -> Path:
+    """Neither flavour; blocks. Write the model to `folder`; its weights are the same every time."""
+    subprocess.run([sys.executable, "-m", __spec__.name, str(folder)], check=True)
+    return folder
+
+
+def _main(folder: Path) -> None:
+    import torch
+    from diffusers import (
+        AutoencoderKL,
+        DDIMScheduler,
+        StableDiffusionPipeline,
+        UNet2DConditionModel,
+    )
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+    torch.manual_seed(0)
+    words = [*_SPECIAL, *string.ascii_lowercase, *(f"{c}</w>" for c in string.ascii_lowercase)]
+    with tempfile.TemporaryDirectory() as scratch:
+        vocabulary, merges = Path(scratch, "vocab.json"), Path(scratch, "merges.txt")
+        vocabulary.write_text(json.dumps({word: i for i, word in enumerate(words)}))
+        merges.write_text("#version: 0.2\n")
+        tokenizer = CLIPTokenizer(str(vocabulary), str(merges))
+    tokenizer.model_max_length = 77
+    text = CLIPTextConfig(
+        vocab_size=1000,
+        hidden_size=32,
+        intermediate_size=37,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        bos_token_id=0,
+        pad_token_id=1,
+        eos_token_id=2,
+    )
+    StableDiffusionPipeline(
+        unet=UNet2DConditionModel(
+            sample_size=32,
+            block_out_channels=(32, 64),
+            layers_per_block=1,
+            norm_num_groups=8,
+            cross_attention_dim=32,
+            attention_head_dim=8,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        ),
+        vae=AutoencoderKL(
+            block_out_channels=(32, 64),
+            norm_num_groups=8,
+            down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+        ),
+        text_encoder=CLIPTextModel(text),
+        tokenizer=tokenizer,
+        scheduler=DDIMScheduler(clip_sample=False, set_alpha_to_one=False),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    ).save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))
