@@ -20,7 +20,8 @@ _SPECIAL = ("<|startoftext|>", "<|padding|>", "<|endoftext|>")
 
 def write_painter(folder: Path) -> Path:
     """Neither flavour; blocks. Write the model to `folder`; its weights are the same every time."""
-    subprocess.run([sys.executable, "-m", __spec__.name, str(folder)], check=True)
+    command = [sys.executable, "-m", __spec__.name, str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
     return folder
 
 
@@ -71,7 +72,7 @@ def _main(folder: Path) -> None:
         ),
         text_encoder=CLIPTextModel(text),
         tokenizer=tokenizer,
-        scheduler=DDIMScheduler(clip_sample=False, set_alpha_to_one=False),
+        scheduler=DDIMScheduler(clip_sample=False, set_alpha_to_one=False, steps_offset=1),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,

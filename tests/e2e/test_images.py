@@ -18,7 +18,7 @@ from trio_worker.quickstart.chat import Answer, post
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
-LONG = {"size": "192x192", "nvext": {"num_inference_steps": 30, "seed": 1}}
+LONG = {"size": "128x128", "nvext": {"num_inference_steps": 30, "seed": 1}}
 """A generation of a few seconds."""
 
 GENEROUS_S = 100.0

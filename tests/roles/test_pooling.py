@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -232,6 +234,32 @@ async def test_nothing_holds_sglangs_reader_lock_after_an_answer(
         manager = engine.tokenizer_manager
         await rig.answer(BATCH)
         assert not await trio_asyncio.aio_as_trio(manager.model_update_lock.is_locked)()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize(("handler_class", "request_", "parts"), PARTS)
+async def test_a_request_is_freed_without_the_collector(
+    handler_class: type,
+    request_: dict[str, Any],
+    parts: int,
+    leaves: bool,
+    autojump_clock: MockClock,
+) -> None:
+    script = EngineScript(outputs=NEVER) if leaves else EngineScript(prefill_delay=2.0)
+    async with open_pooling(handler_class, script) as (rig, _engine):
+        gc.collect()
+        gc.disable()
+        try:
+            call = rig.call(request_)
+            await trio.sleep(1)
+            (request,) = [weakref.ref(one) for one in rig.live]
+            if leaves:
+                call.context.stop()
+            await call.finish()
+            await trio.sleep(1)
+            assert request() is None
+        finally:
+            gc.enable()
 
 
 async def test_a_decoder_reranker_is_refused_at_the_start(autojump_clock: MockClock) -> None:
