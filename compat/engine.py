@@ -38,11 +38,6 @@ class SglangEngine(EngineHost):
         return list(self.engine.get_all_child_pids())
 
     @property
-    def owns_schedulers(self) -> bool:
-        """False for an engine that has joined another process's."""
-        return not getattr(self.engine, "_attached", False)
-
-    @property
     def resolved_server_args(self) -> Any:
         """The engine's own."""
         return self.engine.server_args
@@ -69,9 +64,6 @@ class SglangEngine(EngineHost):
         await self._thread.run(self.engine.shutdown)
 
     async def _ask_schedulers_to_exit(self, deadline: float) -> None:
-        if not self.owns_schedulers:
-            # They serve others as well; who started them ends them.
-            return
         manager = self.tokenizer_manager
         pids = self.child_pids
         if manager is None or self.died.is_set() or not hasattr(manager, "_dispatch_to_scheduler"):
@@ -93,6 +85,7 @@ def prepare_engine_class(*, merge: Merge, merge_at: int, tap: bool) -> None:
     """
     from sglang.srt.entrypoints import engine as upstream
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
+    from sglang.srt.server_args import ServerArgs
 
     engine_class = upstream.Engine
     engine_class.run_scheduler_process_func = staticmethod(
@@ -113,6 +106,15 @@ def prepare_engine_class(*, merge: Merge, merge_at: int, tap: bool) -> None:
         return upstream.init_tokenizer_manager(server_args, port_args, manager_class)
 
     engine_class.init_tokenizer_manager_func = staticmethod(init_tapped_manager)
+
+    worker_class_of = getattr(ServerArgs, "get_tokenizer_worker_class", None)
+    if worker_class_of is not None:
+
+        def tapped_worker_class_of(server_args: Any) -> type:
+            return tapped(worker_class_of(server_args), merge=merge, merge_at=merge_at)
+
+        # What a gateway's child makes in place of a manager.
+        ServerArgs.get_tokenizer_worker_class = tapped_worker_class_of
 
 
 class FollowingEngine(SglangEngine):

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from compat.control_calls import ControlCalls
 from compat.feeders import Feeder, Feeders
 from compat.loop import WorkerLoop
 from compat.permanent_thread import PermanentThread
@@ -36,7 +37,9 @@ class EngineHost:
     def __init__(self, engine: Any, loop: WorkerLoop, thread: PermanentThread) -> None:
         self.engine = engine
         self.feeders = Feeders(loop)
-        self.load_seconds = 0.0
+        self.control_calls = ControlCalls(Feeders(loop))
+        self.load_seconds: float | None = 0.0
+        """What building it took; None: somebody else has built it, and tells."""
         self.died = trio.Event()
         """Set when a child exited, or what hears from it failed, while we were not closing."""
         self.death = ""
@@ -115,7 +118,9 @@ class EngineHost:
             return
         self.closing = True
         deadline = trio.current_time() + seconds
-        await self.feeders.close(min(FEEDERS_CLOSE_S, seconds))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.feeders.close, min(FEEDERS_CLOSE_S, seconds))
+            nursery.start_soon(self.control_calls.close, min(FEEDERS_CLOSE_S, seconds))
         with trio.fail_at(deadline):
             await self.end(deadline)
         self.closed = True

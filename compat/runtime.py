@@ -192,6 +192,10 @@ class WorkerRuntime:
             raise RuntimeTooSlow(f"registration: no answer for {seconds:g} s")
         return await settle(task)
 
+    def serves(self, endpoint: Any) -> bool:
+        """Trio or asyncio. Whether `endpoint` is being served."""
+        return any(one.endpoint is endpoint for one in self._served)
+
     async def advertise(self, endpoint: Any, wanted: bool) -> None:
         """asyncio. Show a served endpoint in discovery, or hide it (while paused, say).
 

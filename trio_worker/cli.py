@@ -191,6 +191,13 @@ def _take_out(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return ours, remaining
 
 
+def with_shutdown_timeout(argv: Sequence[str], seconds: float) -> list[str]:
+    """A command line like ours, of a child that has to be gone in `seconds`; pure."""
+    ours, remaining = _take_out(argv)
+    # The last one wins.
+    return [*ours, f"--shutdown-timeout={seconds:g}", *remaining]
+
+
 def _as_argument(parser: _Parser, flag: _Flag, text: str) -> list[str]:
     """The flag that a variable stands for."""
     if not flag.is_switch:

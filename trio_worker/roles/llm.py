@@ -29,7 +29,8 @@ from dynamo.sglang.publisher import set_forward_pass_metrics_worker_id, setup_sg
 from dynamo.sglang.register import register_model_with_readiness_gate
 from sglang.srt.observability.trace import set_global_trace_level
 
-from compat.engine import SglangEngine, open_engine
+from compat.engine import SglangEngine
+from compat.host import Host, open_host
 from compat.loop import WorkerLoop
 from compat.runtime import WorkerRuntime
 from trio_worker.roles import Role
@@ -49,6 +50,9 @@ logger = logging.getLogger(__name__)
 PUBLISHER_STOP_S = 0.5
 """Seconds that closing the metrics publisher waits for its asyncio task."""
 
+PAUSE_FIRST_S = 0.1
+PAUSE_MAX_S = 10.0
+"""Seconds between two errors of the metrics socket, doubling."""
 
 CONTROL_ENDPOINTS = ("load_lora", "unload_lora", "list_loras", "clear_kv_blocks")
 """Each is served by the handler's method of that name."""
@@ -80,12 +84,12 @@ class LlmRole(Role):
         if config.server_args.enable_trace:
             set_global_trace_level(dynamo_args.sglang_trace_level)
         publisher, labels = await open_publisher(worker, generate)
-        publisher.component_gauges.set_model_load_time(worker.engine.load_seconds)
 
         handler = await self.make_handler(worker, publisher, generate)
         handler.tap = worker.engine.is_tapped
-        handler.attach_runtime(runtime)
+        handler.attach(worker)
         handler.register_engine_routes(runtime.runtime)
+        handler.follow_shared_pause_state()
         runtime.serve(
             generate,
             request_facade(worker, handler.plan).generate,
@@ -107,6 +111,8 @@ class LlmRole(Role):
                 **self.registration(config),
             )
         )
+        # Who was paused meanwhile hides now.
+        handler.discovery.poke()
 
     async def make_handler(self, worker: Worker, publisher: Any, generate: Any) -> Any:
         """Trio. The role's requests and control calls."""
@@ -248,11 +254,23 @@ def open_sglang(
     loop: WorkerLoop, config: Any, runtime: WorkerRuntime
 ) -> AbstractAsyncContextManager[SglangEngine]:
     """Trio. ``sgl.Engine`` as `config` says, for the length of the block."""
+    return open_sglang_as(SglangEngine, loop, config, runtime)
+
+
+def llm_role(config: Any) -> LlmRole:
+    """Decode or prefill, as the flags say."""
+    return PrefillRole() if config.serving_mode == DisaggregationMode.PREFILL else DecodeRole()
+
+
+def open_sglang_as(
+    host_class: type[Host], loop: WorkerLoop, config: Any, runtime: WorkerRuntime
+) -> AbstractAsyncContextManager[Host]:
+    """Trio. The same, seen as `host_class`."""
     server_args = config.server_args
     set_forward_pass_metrics_worker_id(
         server_args, runtime.endpoint(endpoint_name(config.dynamo_args))
     )
-    return open_engine(loop, lambda: sgl.Engine(server_args=server_args))
+    return open_host(host_class, loop, lambda: sgl.Engine(server_args=server_args))
 
 
 async def open_publisher(worker: Worker, generate: Any) -> tuple[Any, Any]:
@@ -263,8 +281,39 @@ async def open_publisher(worker: Worker, generate: Any) -> tuple[Any, Any]:
     publisher, task, labels = await trio_asyncio.aio_as_trio(setup_sgl_metrics)(
         worker.engine.engine, worker.config, generate
     )
+    if publisher._sock is not None:
+        publisher._sock = PatientSocket(publisher._sock)
     worker.services.start_service(_keep_publisher, publisher, task)
+    if worker.engine.load_seconds is not None:
+        publisher.component_gauges.set_model_load_time(worker.engine.load_seconds)
     return publisher, labels
+
+
+class PatientSocket:
+    """The metrics socket: an error is raised after a pause, which grows while errors go on.
+
+    Dynamo's loop logs an error and receives again at once; one that stays would keep the event
+    loop from anything else (defect B22).
+    """
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+        self._failures = 0
+
+    async def recv_pyobj(self) -> Any:
+        """asyncio. The next message; raises what the socket raises, later."""
+        try:
+            message = await self._socket.recv_pyobj()
+        except Exception:
+            await asyncio.sleep(min(PAUSE_FIRST_S * 2**self._failures, PAUSE_MAX_S))
+            self._failures = min(self._failures + 1, 10)
+            raise
+        self._failures = 0
+        return message
+
+    def close(self, linger: int) -> None:
+        """Trio or asyncio. As the socket's."""
+        self._socket.close(linger=linger)
 
 
 async def _keep_publisher(publisher: Any, task: asyncio.Task[None]) -> None:
@@ -274,6 +323,8 @@ async def _keep_publisher(publisher: Any, task: asyncio.Task[None]) -> None:
     try:
         await ended.wait()
     finally:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("Metrics are no longer published: %r", error)
         with trio.CancelScope(shield=True), trio.move_on_after(PUBLISHER_STOP_S):
             task.cancel()
             await ended.wait()

@@ -14,22 +14,19 @@ import os
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import sglang as sgl
 from dynamo.sglang.capacity import publishes_kv_events
 from dynamo.sglang.gateway import effective_gateway_workers
 from dynamo.sglang.publisher import (
     _resolve_multinode_leader_worker_ids as resolve_leader_worker_ids,
 )
-from dynamo.sglang.publisher import set_forward_pass_metrics_worker_id
 
 from compat.engine import FollowingEngine
 from compat.futures import settle
-from compat.host import open_host
 from compat.loop import WorkerLoop
 from compat.runtime import WorkerRuntime
 from trio_worker.roles import Role
 from trio_worker.roles.endpoints import endpoint_name
-from trio_worker.roles.llm import open_publisher
+from trio_worker.roles.llm import open_publisher, open_sglang_as
 from trio_worker.shutdown import StopReason
 from trio_worker.worker import Worker
 
@@ -53,17 +50,12 @@ class NonLeaderRole(Role):
         self, loop: WorkerLoop, config: Any, runtime: WorkerRuntime
     ) -> AbstractAsyncContextManager[FollowingEngine]:
         """Trio. ``sgl.Engine`` without a tokenizer manager."""
-        server_args = config.server_args
-        set_forward_pass_metrics_worker_id(
-            server_args, runtime.endpoint(endpoint_name(config.dynamo_args))
-        )
-        return open_host(FollowingEngine, loop, lambda: sgl.Engine(server_args=server_args))
+        return open_sglang_as(FollowingEngine, loop, config, runtime)
 
     async def serve(self, worker: Worker) -> None:
         """Trio. Publish for the local ranks; nothing is registered."""
         generate = worker.runtime.endpoint(endpoint_name(worker.config.dynamo_args))
         publisher, _labels = await open_publisher(worker, generate)
-        publisher.component_gauges.set_model_load_time(worker.engine.load_seconds)
         logger.info(
             "Non-leader node detected (node_rank=%s). "
             "Running with metrics and KV event publishing for local DP ranks.",

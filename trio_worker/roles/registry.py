@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from trio_worker import cli
 from trio_worker.roles import Role
+from trio_worker.roles.gateway import GatewayChildRole, GatewayLeaderRole
 from trio_worker.roles.llm import DecodeRole, DiffusionRole, PrefillRole
 from trio_worker.roles.media import ImageRole, VideoRole
 from trio_worker.roles.non_leader import NonLeaderRole
@@ -18,6 +19,8 @@ _ROLES: dict[cli.Role, Callable[[], Role]] = {
     cli.Role.DECODE: DecodeRole,
     cli.Role.DISAGGREGATED_DECODE: DecodeRole,
     cli.Role.LLM_DIFFUSION: DiffusionRole,
+    cli.Role.GATEWAY_CHILD: GatewayChildRole,
+    cli.Role.GATEWAY_LEADER: GatewayLeaderRole,
     cli.Role.NON_LEADER: NonLeaderRole,
     cli.Role.PREFILL: PrefillRole,
     cli.Role.EMBEDDING: EmbeddingRole,
