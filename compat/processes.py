@@ -45,6 +45,7 @@ __all__ = [
     "become_subreaper",
     "descendants",
     "guarded",
+    "is_alive",
     "kill_descendants",
     "reap_orphans",
     "wait_process_exit",
@@ -126,6 +127,12 @@ def descendants(pid: int | None = None) -> list[int]:
     next walk sees it. Raises RuntimeError when /proc belongs to another PID namespace.
     """
     return [process.pid for process in _descendants(os.getpid() if pid is None else pid)]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether process `pid` lives; a zombie does not. One look at /proc, no descriptor kept."""
+    process = _read_process(pid)
+    return process is not None and process.alive
 
 
 def become_subreaper() -> None:

@@ -17,15 +17,7 @@ def run(signals: StopSignals, argv: list[str]) -> NoReturn:
     # For the children, as the incumbent's entrypoint does.
     os.environ.setdefault("PYTHONHASHSEED", "0")
     options, remaining = split_args(argv)
-    _hold_if_restore_standby()
     # SGLang sets asyncio's loop policy when it is imported, which Trio would not allow later.
     from trio_worker.process import run_process
 
     run_process(signals, options, remaining)
-
-
-def _hold_if_restore_standby() -> None:
-    """A pod that waits for a CRIU restore holds here, before anything slow is imported (R16)."""
-    from dynamo.common.snapshot.restore_context import maybe_run_restore_standby_mode
-
-    maybe_run_restore_standby_mode()

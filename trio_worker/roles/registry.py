@@ -14,6 +14,7 @@ from trio_worker.roles.llm import DecodeRole, DiffusionRole, PrefillRole
 from trio_worker.roles.media import ImageRole, VideoRole
 from trio_worker.roles.non_leader import NonLeaderRole
 from trio_worker.roles.pooling import EmbeddingRole, RerankRole
+from trio_worker.roles.snapshot import SnapshotRole
 
 _ROLES: dict[cli.Role, Callable[[], Role]] = {
     cli.Role.DECODE: DecodeRole,
@@ -23,6 +24,7 @@ _ROLES: dict[cli.Role, Callable[[], Role]] = {
     cli.Role.GATEWAY_LEADER: GatewayLeaderRole,
     cli.Role.NON_LEADER: NonLeaderRole,
     cli.Role.PREFILL: PrefillRole,
+    cli.Role.SNAPSHOT: SnapshotRole,
     cli.Role.EMBEDDING: EmbeddingRole,
     cli.Role.RERANK: RerankRole,
     cli.Role.IMAGE_DIFFUSION: ImageRole,
