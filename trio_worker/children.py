@@ -88,10 +88,12 @@ class Children:
         try:
             await wait_process_exit(child.pid)
         finally:
-            with trio.CancelScope(shield=True), trio.move_on_after(REAP_S):
-                child.signal(signal.SIGKILL)
-                await wait_process_exit(child.pid)
             child.reap()
+            if not child.exited.is_set():
+                child.signal(signal.SIGKILL)
+                with trio.CancelScope(shield=True), trio.move_on_after(REAP_S):
+                    await wait_process_exit(child.pid)
+                child.reap()
         return child.status
 
     # ---- the way out ----

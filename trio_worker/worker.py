@@ -196,7 +196,7 @@ def _attach(
 
     signals.attach(
         notify,
-        engine_failed=lambda: shutdown.request(StopReason.ENGINE_DEAD, "a child sent SIGQUIT"),
+        engine_failed=lambda: shutdown.request(StopReason.ENGINE_DEAD, "told by SIGQUIT"),
         dump=dump,
         last_resort=shutdown.bounds.total + LAST_RESORT_SLACK_S,
     )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -15,12 +16,6 @@ import pytest
 import trio
 import trio.testing
 import trio_asyncio
-from sglang.srt.managers.io_struct import (
-    ContinueGenerationReqInput,
-    PauseGenerationReqInput,
-    ReleaseMemoryOccupationReqInput,
-    ResumeMemoryOccupationReqInput,
-)
 
 import tests.fakes.heavy  # noqa: F401 (SGLang has to be imported before Trio runs)
 from compat.control_calls import ControlCalls
@@ -29,6 +24,9 @@ from compat.loop import WorkerLoop, open_loop
 from trio_worker.branch import open_branch
 from trio_worker.roles.control import TURN_S
 from trio_worker.roles.decode import DecodeRequests
+
+# Not by an import statement, which would come before the one that pays for it.
+io: Any = importlib.import_module("sglang.srt.managers.io_struct")
 
 ENDPOINT = object()
 
@@ -44,20 +42,20 @@ class FakeManager:
         self.rid_to_state: dict[str, Any] = {}
         self.server_args = SimpleNamespace(elastic_ep_backend="x", hicache_storage_backend=None)
 
-    async def pause_generation(self, obj: PauseGenerationReqInput) -> None:
+    async def pause_generation(self, obj: io.PauseGenerationReqInput) -> None:
         await asyncio.sleep(self.pause_s)
         self.is_pause = True
 
-    async def continue_generation(self, obj: ContinueGenerationReqInput) -> None:
+    async def continue_generation(self, obj: io.ContinueGenerationReqInput) -> None:
         self.is_pause = False
 
     async def release_memory_occupation(
-        self, obj: ReleaseMemoryOccupationReqInput, request: Any = None
+        self, obj: io.ReleaseMemoryOccupationReqInput, request: Any = None
     ) -> None:
         pass
 
     async def resume_memory_occupation(
-        self, obj: ResumeMemoryOccupationReqInput, request: Any = None
+        self, obj: io.ResumeMemoryOccupationReqInput, request: Any = None
     ) -> None:
         pass
 
@@ -184,7 +182,8 @@ async def test_the_incumbents_routes_are_there() -> None:
 
 
 async def test_a_route_that_hides_another_is_refused() -> None:
-    with pytest.raises(ValueError, match="collides with a built-in route"):
+    refusal = pytest.RaisesExc(ValueError, match="collides with a built-in route")
+    with pytest.RaisesGroup(refusal, flatten_subgroups=True):
         async with open_rig("control/start_profile=count:engine"):
             pass
 
@@ -234,6 +233,21 @@ async def test_a_route_that_hangs_does_not_hang_the_others(
         await trio.sleep(0.1)
         assert rig.runtime.shown == [False]
         nursery.cancel_scope.cancel()
+
+
+async def test_discovery_follows_a_route_that_fails(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_rig() as rig:
+
+        async def pause_and_fail(obj: Any) -> None:
+            rig.manager.is_pause = True
+            raise RuntimeError("half done")
+
+        route = rig.handler._wrap_engine_route(pause_and_fail)
+        with pytest.raises(RuntimeError, match="half done"):
+            await trio_asyncio.aio_as_trio(route)({})
+        assert rig.runtime.shown == [False]
 
 
 async def test_nothing_is_shown_before_it_is_served(

@@ -16,8 +16,12 @@ from trio_worker.standin.script import parse_script
 def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """SGLang's Engine class, or rather the one attribute of it that matters."""
     fake = SimpleNamespace(run_scheduler_process_func=None)
-    for name in ("sglang", "sglang.srt", "sglang.srt.entrypoints"):
+    for name in ("sglang", "sglang.srt", "sglang.srt.entrypoints", "sglang.srt.utils"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    saver = ModuleType("sglang.srt.utils.torch_memory_saver_adapter")
+    saver._TorchMemorySaverAdapterReal = type("Saver", (), {})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, saver.__name__, saver)
+    sys.modules["sglang.srt.utils"].torch_memory_saver_adapter = saver  # type: ignore[attr-defined]
     module = ModuleType("sglang.srt.entrypoints.engine")
     module.Engine = fake  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -30,6 +34,13 @@ def test_the_hook_gets_something_that_spawn_can_pickle(engine: Any) -> None:
     hook = engine.run_scheduler_process_func.__func__
     copy = pickle.loads(pickle.dumps(hook))
     assert (copy.func, copy.args) == (run_stand_in, (script,))
+
+
+def test_schedulers_start_without_a_library_of_cuda(engine: Any) -> None:
+    install(parse_script(""))
+    saver: Any = sys.modules["sglang.srt.utils.torch_memory_saver_adapter"]
+    with saver._TorchMemorySaverAdapterReal().configure_subprocess():
+        pass
 
 
 def test_the_parent_never_imports_the_process() -> None:

@@ -143,10 +143,17 @@ class Control(_Base):  # type: ignore[misc]  # Dynamo has no types
         """asyncio. One call in its turn; discovery has followed when it is answered."""
         async with self._turns.turn():
             try:
-                return await route_handler(body)
-            finally:
-                if not await self.discovery.wait_followed(self.discovery.poke()):
-                    logger.warning("A control call is answered before discovery has followed it")
+                answer = await route_handler(body)
+            except Exception:
+                await self._follow()
+                raise
+            # Not if it was cancelled: the engine closes, and nothing is shown any more.
+            await self._follow()
+            return answer
+
+    async def _follow(self) -> None:
+        if not await self.discovery.wait_followed(self.discovery.poke()):
+            logger.warning("A control call is answered before discovery has followed it")
 
     # ---- endpoints ----
 

@@ -12,6 +12,7 @@ engine needs a ``__main__`` guard: SGLang spawns.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -43,5 +44,10 @@ def install(script: StandInScript) -> None:
     """Make every engine built from now on start stand-in schedulers. Needs SGLang imported."""
     # From its own module: ``sglang.Engine`` is a lazy proxy, see dynamo.sglang.nixl_telemetry.
     from sglang.srt.entrypoints.engine import Engine
+    from sglang.srt.utils import torch_memory_saver_adapter as memory_saver
 
     Engine.run_scheduler_process_func = staticmethod(partial(run_stand_in, script))
+    # Snapshot mode starts schedulers under a library that needs CUDA's. Private, so probed.
+    saver = getattr(memory_saver, "_TorchMemorySaverAdapterReal", None)
+    if saver is not None:
+        saver.configure_subprocess = lambda _saver: nullcontext()
