@@ -105,6 +105,6 @@ async def test_canary_embeds_when_nobody_asks(encoder: Served) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.ends_cluster
+# The last here, not of the session: nobody else needs this cluster, and it takes memory.
 def test_it_leaves_nothing(encoder: Served, end_cluster: Callable[[str], Ending]) -> None:
     assert_clean(end_cluster("encoder"))
