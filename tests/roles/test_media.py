@@ -139,6 +139,8 @@ def failing(error: Exception) -> Callable[[Any], Any]:
         (ImageRequests, IMAGE, lambda _arguments: None),
         (ImageRequests, IMAGE, lambda _arguments: SimpleNamespace(frames=["?"])),
         (ImageRequests, IMAGE, failing(OSError("device lost"))),
+        # Where the encoder is missing, both say so.
+        (VideoRequests, VIDEO, lambda _arguments: frames(2)),
         (VideoRequests, {**VIDEO, "size": "huge"}, None),
         (VideoRequests, {**VIDEO, "output_format": "gif"}, None),
         (VideoRequests, {"model": "m"}, None),
