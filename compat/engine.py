@@ -16,6 +16,7 @@ from compat.host import EngineHost, all_exited, open_host
 from compat.loop import WorkerLoop
 from compat.permanent_thread import PermanentThread
 from compat.processes import guarded, wait_process_exit
+from compat.signals import unblocked_signals
 from compat.tap import Merge, TapMixin, tapped
 
 logger = logging.getLogger(__name__)
@@ -88,12 +89,7 @@ def prepare_engine_class(*, merge: Merge, merge_at: int, tap: bool) -> None:
     from sglang.srt.server_args import ServerArgs
 
     engine_class = upstream.Engine
-    engine_class.run_scheduler_process_func = staticmethod(
-        guarded(engine_class.run_scheduler_process_func)
-    )
-    engine_class.run_detokenizer_process_func = staticmethod(
-        guarded(engine_class.run_detokenizer_process_func)
-    )
+    _guard_children(upstream)
     if not tap:
         logger.info("The tap is off: outputs take SGLang's own path")
         return
@@ -115,6 +111,25 @@ def prepare_engine_class(*, merge: Merge, merge_at: int, tap: bool) -> None:
 
         # What a gateway's child makes in place of a manager.
         ServerArgs.get_tokenizer_worker_class = tapped_worker_class_of
+
+
+def _guard_children(upstream: Any) -> None:
+    """No child outlives us, and those that act on SIGTERM hear it."""
+    engine_class = upstream.Engine
+    for name in ("run_scheduler_process_func", "run_detokenizer_process_func"):
+        setattr(engine_class, name, staticmethod(guarded(getattr(engine_class, name))))
+    # Only with data parallelism or several tokenizers: taken from the module by name.
+    for name in ("run_data_parallel_controller_process", "run_multi_detokenizer_router_process"):
+        if hasattr(upstream, name):
+            setattr(upstream, name, guarded(getattr(upstream, name)))
+    launch = getattr(engine_class, "_launch_weight_cache_daemons", None)
+    if launch is not None:
+
+        def launch_weight_cache_daemons(_class: type, server_args: Any) -> Any:
+            with unblocked_signals():
+                return launch(server_args)
+
+        engine_class._launch_weight_cache_daemons = classmethod(launch_weight_cache_daemons)
 
 
 class FollowingEngine(SglangEngine):

@@ -16,9 +16,7 @@ import trio
 import trio.testing
 
 import tests.fakes.heavy  # noqa: F401 (SGLang has to be imported before Trio runs)
-from compat.engine import prepare_engine_class
 from compat.permanent_thread import PermanentThread
-from compat.tap import TapMixin
 from trio_worker.branch import open_branch
 from trio_worker.children import Children
 from trio_worker.errors import StartupExit
@@ -225,23 +223,3 @@ async def test_a_leader_that_is_gone_already(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(gateway.ctypes, "CDLL", lambda _name: SimpleNamespace(prctl=print))
     with pytest.raises(StartupExit, match="leader is gone"):
         GatewayChildRole().prepare(None)
-
-
-def test_a_childs_tokenizer_worker_has_the_tap(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sglang.srt.entrypoints import engine as upstream
-    from sglang.srt.managers.multi_tokenizer_mixin import TokenizerWorker
-    from sglang.srt.server_args import ServerArgs
-
-    for name in (
-        "run_scheduler_process_func",
-        "run_detokenizer_process_func",
-        "init_tokenizer_manager_func",
-    ):
-        monkeypatch.setattr(upstream.Engine, name, upstream.Engine.__dict__[name])
-    monkeypatch.setattr(
-        ServerArgs, "get_tokenizer_worker_class", ServerArgs.get_tokenizer_worker_class
-    )
-    prepare_engine_class(merge=lambda outputs, _keys: outputs[0], merge_at=64, tap=True)
-    worker_class = ServerArgs.get_tokenizer_worker_class(object())
-    assert issubclass(worker_class, TapMixin)
-    assert issubclass(worker_class, TokenizerWorker)
