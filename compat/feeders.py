@@ -22,11 +22,12 @@ from compat.loop import WorkerLoop, abandon
 class Feeder:
     """One asyncio task that feeds one request."""
 
-    __slots__ = ("_ended", "_task")
+    __slots__ = ("_asked", "_ended", "_task")
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task: asyncio.Task[None] | None = task
         self._ended: trio.Event | None = None
+        self._asked = False
 
     @property
     def done(self) -> bool:
@@ -34,8 +35,12 @@ class Feeder:
         return self._task is None or self._task.done()
 
     def cancel(self) -> None:
-        """Trio or asyncio. Ask the task to end; SGLang's generator then aborts or drops its rid."""
-        if self._task is not None:
+        """Trio or asyncio. Ask the task to end; SGLang's generator then aborts or drops its rid.
+
+        Once: a task that has begun to end is left to it.
+        """
+        if self._task is not None and not self._asked:
+            self._asked = True
             self._task.cancel()
 
     def forget(self) -> None:

@@ -165,6 +165,11 @@ class Handover:
         self._bell.close()
 
     @property
+    def failed(self) -> bool:
+        """Whether an error waits behind what is pending."""
+        return self._error is not None
+
+    @property
     def backlog(self) -> int:
         """Chunks that wait here (not those that a tap has left with SGLang)."""
         return len(self._pending)

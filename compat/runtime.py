@@ -52,6 +52,9 @@ CALL_S: Final = 30.0
 REGISTER_S: Final = 120.0
 """Seconds for a model's registration, which reads its files."""
 
+INSTANCES_NOTICE_S: Final = 60.0
+"""Seconds between two lines about a worker that we wait for."""
+
 YOUNG_S: Final = 5.0
 """Unregistering an endpoint that has been served for less is retried: it may not be there yet."""
 
@@ -118,6 +121,21 @@ class WorkerRuntime:
         """Trio. One call of Rust, bounded. Raises what it raises, or `RuntimeTooSlow`."""
         name = getattr(function, "__name__", repr(function))
         return await within(seconds, lambda: function(*args), name)
+
+    async def client(self, path: str) -> Any:
+        """Trio. Dynamo's client of another worker's endpoint; see `call` and `endpoint`."""
+        return await self.call(self.runtime.endpoint(path).client)
+
+    async def wait_instances(self, client: Any, path: str) -> None:
+        """Trio. Until somebody serves what `client` calls; says so in the log while it waits.
+
+        Without a bound: whoever serves it may be loading its model. A stop cancels it.
+        """
+        while True:
+            with trio.move_on_after(INSTANCES_NOTICE_S):
+                await settle(asyncio.ensure_future(client.wait_for_instances()))
+                return
+            logger.warning("Nobody serves %s yet; waiting", path)
 
     # ---- serving ----
 

@@ -17,6 +17,9 @@ SHUTDOWN_ABORT_S = 1.0
 REGISTRATION_WAIT_S = 30.0
 """Seconds that an ordered abort waits for its rid to register (rule 20)."""
 
+OPENING_WAIT_S = 5.0
+"""Seconds that an opening which waits for it gives SGLang to register its request (rule 86)."""
+
 ABORT_POLL_FIRST_S = 0.001
 ABORT_POLL_MAX_S = 0.05
 """Seconds between looks at SGLang's registry, doubling, where nothing wakes us (rules 19, 24)."""
@@ -44,3 +47,9 @@ NOTIFY_OUTPUTS = 64
 SGLang's own 16 costs a turn of the loop for every 16 requests in each step; 64 took 5 % off a
 chunk's cost at 128 streams, and more than 64 nothing.
 """
+
+EMBEDDINGS_RECEIVE_S = 65.0
+"""Seconds that embeddings on their way may outlive their request; Dynamo's receiver gives 60."""
+
+EMBEDDINGS_SENT_S = 10.0
+"""Seconds that sent embeddings are kept for their receiver once their request has ended."""

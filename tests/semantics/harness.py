@@ -29,6 +29,7 @@ from tests.fakes.bridge import open_loop
 from tests.fakes.context import FakeContext, FakeResponseSender
 from tests.fakes.engine import FakeEngine
 from tests.fakes.journal import Entry, Journal
+from tests.fakes.multimodal import image
 from tests.fakes.script import EngineScript
 
 from .observation import Logged, Observation, RequestRecord, Timed, finish_of, ids_of
@@ -397,6 +398,8 @@ def body_of(index: int, scenario: Scenario) -> dict[str, Any]:
     if request.n is not None:
         sampling["n"] = request.n
     prompt = [ord("a"), ord("b"), LAST_PROMPT_TOKEN + index]
+    if scenario.role.startswith("multimodal"):
+        return _multimodal_body(prompt, sampling, request, scenario)
     body: dict[str, Any] = {"token_ids": prompt, **request.extra}
     if scenario.disaggregated or scenario.role == "prefill":
         body["bootstrap_info"] = {
@@ -421,6 +424,24 @@ def body_of(index: int, scenario: Scenario) -> dict[str, Any]:
         body["extra_args"] = {"sglang_tito": native}
     if scenario.role == "prefill":
         return {"request": body, "sampling_params": {}}
+    return body
+
+
+def _multimodal_body(
+    prompt: list[int], sampling: dict[str, Any], request: Request, scenario: Scenario
+) -> dict[str, Any]:
+    """As an encode worker sends it, with one image; a decode worker adds the parameters."""
+    body = {
+        "request": {
+            "token_ids": prompt,
+            "stop_conditions": {"max_tokens": sampling.pop("max_tokens")},
+            "sampling_options": sampling,
+        },
+        "multimodal_inputs": [image()],
+        **request.extra,
+    }
+    if scenario.role == "multimodal prefill":
+        return {"request": body, "sampling_params": {"max_new_tokens": 1}}
     return body
 
 

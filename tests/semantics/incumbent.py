@@ -12,13 +12,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import trio_asyncio
+from dynamo.common.constants import EmbeddingTransferMode
 from dynamo.sglang.args import Config
+from dynamo.sglang.request_handlers import (
+    MultimodalPrefillWorkerHandler,
+    MultimodalWorkerHandler,
+)
 from dynamo.sglang.request_handlers.llm.decode_handler import DecodeWorkerHandler
 from dynamo.sglang.request_handlers.llm.diffusion_handler import DiffusionWorkerHandler
 from dynamo.sglang.request_handlers.llm.prefill_handler import PrefillWorkerHandler
 
 from tests.fakes.context import FakeContext, FakeResponseSender
 from tests.fakes.engine import FakeEngine
+from tests.fakes.multimodal import FakeClient, FakeEmbeddingsProcessor
 
 from .harness import Run
 from .scenario import Scenario
@@ -27,7 +33,35 @@ HANDLERS = {
     "decode": DecodeWorkerHandler,
     "prefill": PrefillWorkerHandler,
     "dllm": DiffusionWorkerHandler,
+    "multimodal": MultimodalWorkerHandler,
+    "multimodal prefill": MultimodalPrefillWorkerHandler,
 }
+
+
+def handler_of(
+    handler_class: Any, engine: FakeEngine, scenario: Scenario, shutdown_event: Any
+) -> Any:
+    """A handler of either implementation, built by its own constructor."""
+    config = Config(
+        engine.server_args,
+        SimpleNamespace(
+            use_sglang_tokenizer=scenario.requests[0].mode == "text",
+            enable_rl=scenario.upload is not None,
+            embedding_transfer_mode=EmbeddingTransferMode.LOCAL,
+        ),
+    )
+    arguments: tuple[Any, ...] = (None, None, shutdown_event)
+    if scenario.role == "multimodal":
+        client = FakeClient(engine.journal, scenario.prefill) if scenario.disaggregated else None
+        arguments = (client, shutdown_event)
+    elif scenario.role == "multimodal prefill":
+        arguments = (shutdown_event,)
+    handler = handler_class(engine_as_shown(engine, scenario), config, *arguments)
+    if scenario.role.startswith("multimodal"):
+        handler.embeddings_processor = FakeEmbeddingsProcessor(engine.journal, scenario.embeddings)
+    if scenario.upload is not None:
+        handler._metadata_uploader_from_request = lambda _request: scenario.upload
+    return handler
 
 
 class IncumbentSubject:
@@ -35,22 +69,12 @@ class IncumbentSubject:
 
     def __init__(self, engine: FakeEngine, scenario: Scenario) -> None:
         self._shutdown_event = asyncio.Event()
-        config = Config(
-            engine.server_args,
-            SimpleNamespace(
-                use_sglang_tokenizer=scenario.requests[0].mode == "text",
-                enable_rl=scenario.upload is not None,
-            ),
-        )
-        self.handler = HANDLERS[scenario.role](
-            engine_as_shown(engine, scenario),
-            config,
-            None,
-            None,
+        self.handler = handler_of(
+            HANDLERS[scenario.role],
+            engine,
+            scenario,
             self._shutdown_event if scenario.shutdown_event else None,
         )
-        if scenario.upload is not None:
-            self.handler._metadata_uploader_from_request = lambda _request: scenario.upload
 
     def generate(
         self, request: dict[str, Any], context: FakeContext, sender: FakeResponseSender | None
@@ -115,7 +139,7 @@ class Incumbent:
 def server_args_of(scenario: Scenario) -> dict[str, Any]:
     """SGLang's arguments for a scenario."""
     mode = "null"
-    if scenario.role == "prefill":
+    if scenario.role.endswith("prefill"):
         mode = "prefill"
     elif scenario.disaggregated:
         mode = "decode"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,7 @@ class RequestRecord:
 
 def ids_of(item: Any) -> list[int]:
     """Token ids of one output of any mode; text mode has unique texts instead of ids."""
+    item = _decoded(item)
     if "choices" in item:
         return [
             int(part.rstrip(">"))
@@ -79,12 +81,13 @@ def ids_of(item: Any) -> list[int]:
             if part
         ]
     native = (item.get("engine_data") or {}).get("sglang_response")
-    ids: list[int] = native["output_ids"] if native is not None else item["token_ids"]
+    ids: list[int] = native["output_ids"] if native is not None else item.get("token_ids", ())
     return list(ids)
 
 
 def finish_of(item: Any) -> str | None:
     """The finish reason in one output of any mode."""
+    item = _decoded(item)
     if "choices" in item:
         reason: str | None = item["choices"][0]["finish_reason"]
         return reason
@@ -93,6 +96,11 @@ def finish_of(item: Any) -> str | None:
         finish = native["meta_info"]["finish_reason"]
         return finish and finish["type"]
     return item.get("finish_reason")
+
+
+def _decoded(item: Any) -> Any:
+    """Multimodal workers speak JSON texts."""
+    return json.loads(item) if isinstance(item, str) else item
 
 
 @dataclass

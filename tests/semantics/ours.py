@@ -9,12 +9,10 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import trio
 import trio_asyncio
-from dynamo.sglang.args import Config
 
 from compat.facade import Facade
 from compat.feeders import Feeders
@@ -28,10 +26,11 @@ from trio_worker.requests.live import LiveRequests
 from trio_worker.responses import coalesce
 from trio_worker.roles.decode import DecodeRequests
 from trio_worker.roles.diffusion import DiffusionRequests
+from trio_worker.roles.multimodal import MultimodalPrefillRequests, MultimodalRequests
 from trio_worker.roles.prefill import PrefillRequests
 
 from .harness import Run
-from .incumbent import engine_as_shown, server_args_of
+from .incumbent import engine_as_shown, handler_of, server_args_of
 from .scenario import Scenario
 
 logger = logging.getLogger(__name__)
@@ -42,6 +41,8 @@ HANDLERS = {
     "decode": DecodeRequests,
     "prefill": PrefillRequests,
     "dllm": DiffusionRequests,
+    "multimodal": MultimodalRequests,
+    "multimodal prefill": MultimodalPrefillRequests,
 }
 
 
@@ -53,16 +54,7 @@ class OursSubject:
     ) -> None:
         scenario = run.scenario
         shown = engine_as_shown(engine, scenario)
-        config = Config(
-            engine.server_args,
-            SimpleNamespace(
-                use_sglang_tokenizer=scenario.requests[0].mode == "text",
-                enable_rl=scenario.upload is not None,
-            ),
-        )
-        self.handler = HANDLERS[scenario.role](shown, config, None, None, None)
-        if scenario.upload is not None:
-            self.handler._metadata_uploader_from_request = lambda _request: scenario.upload
+        self.handler = handler_of(HANDLERS[scenario.role], engine, scenario, None)
         self._aborting = aborting
         self.feeders = Feeders(run.loop)
         self.aborts = Aborts(

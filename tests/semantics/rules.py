@@ -22,8 +22,6 @@ NOT_HERE: dict[int, str] = {
     " that what is bounded is what waits (tests/compat/test_handover.py, D31)",
     57: "a cost, not a behaviour: make bench",
     63: "the incumbent's future of the request id, which we do not have; its effect is rule 21",
-    86: "multimodal prefill (role R7) is not built: refused by name at start",
-    87: "the incumbent's lack; here a stop reaches them as any other: tests/roles",
     109: "the frontend's decision, in Rust; ours is the class of the error (rule 110), seen end to"
     " end in tests/e2e",
     114: "the router's decision, in Rust; seen end to end in tests/e2e",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tests.fakes.multimodal import Embeddings, OtherWorker
 from tests.fakes.script import EngineScript
 
 Mode = Literal["tokens", "text", "native"]
@@ -117,9 +118,13 @@ def cancel_owner(at: float | None = None, **more: Any) -> Action:
 class Scenario:
     requests: Sequence[Request] = (Request(),)
     actions: Sequence[Action] = ()
-    role: Literal["decode", "prefill", "dllm"] = "decode"
+    role: Literal["decode", "prefill", "dllm", "multimodal", "multimodal prefill"] = "decode"
     disaggregated: bool = False
-    """Decode only: with a prefill worker before it."""
+    """Decode and multimodal only: with a prefill worker before it."""
+    embeddings: Embeddings = field(default_factory=Embeddings)
+    """Multimodal only: how they arrive."""
+    prefill: OtherWorker = field(default_factory=OtherWorker)
+    """Multimodal and disaggregated only: the worker before it."""
     server_args: Mapping[str, Any] = field(default_factory=dict)
     registry: Literal["mapping", "list", "no manager"] = "mapping"
     """What the engine shows as ``tokenizer_manager.rid_to_state``."""

@@ -16,6 +16,7 @@ from dynamo.llm import HttpError
 from dynamo.llm.exceptions import EngineShutdown, InvalidArgument
 from trio.testing import MockClock
 
+from tests.fakes.multimodal import Embeddings
 from tests.fakes.script import (
     FINISH_ABORTED,
     FINISH_LENGTH,
@@ -415,6 +416,37 @@ async def test_rule_085_a_prefill_stopped_as_it_ends_tells_no_cache_hit(
     assert seen.error is None
     assert seen.effective_aborts == []
     assert seen.engine_busy == {}
+
+
+async def test_rule_086_a_multimodal_prefill_stopped_early_is_never_submitted(
+    implementation: Implementation, autojump_clock: MockClock
+) -> None:
+    """Stopped while its embeddings are on their way."""
+    seen = await implementation.run(
+        one(None, stop(0.1), role="multimodal prefill", embeddings=Embeddings(after=0.3))
+    )
+    assert seen.journal.of("registered") == []
+    assert seen.items == []
+    assert seen.leftovers() == {}
+
+
+@pytest.mark.fixed("has no monitor there: a stop reaches the engine when the stream is disposed of")
+async def test_rule_087_a_stop_is_noticed_in_a_multimodal_worker(
+    implementation: Implementation, autojump_clock: MockClock
+) -> None:
+    seen = await implementation.run(one(ENDLESS, stop(0.35), role="multimodal"))
+    assert [time for time, _ in seen.effective_aborts] == [0.35]
+    assert len(seen.items) == 3
+    assert seen.leftovers() == {}
+
+
+@pytest.mark.only("incumbent", "it streams on")
+async def test_rule_087_incumbent_streams_on_in_a_multimodal_worker(
+    implementation: Implementation, autojump_clock: MockClock
+) -> None:
+    seen = await implementation.run(one(ENDLESS, stop(0.35), role="multimodal"))
+    assert seen.aborts_called == []
+    assert len(seen.items) == 99
 
 
 class FailingUpload:

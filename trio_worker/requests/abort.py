@@ -226,6 +226,21 @@ def _dispatched(state: Any) -> bool | None:
     return bool(time_stats.api_server_dispatch_finish_time)
 
 
+async def wait_registered(registry: Mapping[str, Any] | None, flight: Flight) -> None:
+    """Trio. Until SGLang knows the rid of `flight`, or its stream has ended."""
+    await _look(flight, lambda: flight.ended or registry is None or flight.rid in registry)
+
+
+async def wait_dispatched(registry: Mapping[str, Any] | None, flight: Flight) -> None:
+    """Trio. Until SGLang has told its scheduler of `flight`, or no longer holds it."""
+    state = registry.get(flight.rid) if registry is not None else None
+    if registry is not None and state is not None:
+        await _look(
+            flight,
+            lambda: registry.get(flight.rid) is not state or _dispatched(state) is not False,
+        )
+
+
 async def _look(flight: Flight, condition: Callable[[], bool]) -> None:
     """Wait for `condition`: woken by the tap where there is one, else by looking (rules 19, 24)."""
     delay = constants.ABORT_POLL_FIRST_S

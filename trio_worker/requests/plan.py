@@ -50,8 +50,17 @@ class Plan:
 
     uploader: Uploader | None = None
 
-    opening: dict[str, Any] | None = None
+    opening: Any = None
     """Sent before anything is submitted (a prefill's bootstrap info, rule 83)."""
 
-    closing: Callable[[], dict[str, Any] | None] | None = None
+    opening_waits: bool = False
+    """The opening is sent once SGLang has given the request to its scheduler, not before."""
+
+    closing: Callable[[], Any] | None = None
     """Asked once the stream has ended by itself: a last response, or None (rules 83, 85)."""
+
+    in_band: Callable[[Exception], Any] | None = None
+    """The response that tells of an error of the stream; None: the error itself is raised."""
+
+    release: Callable[[], Awaitable[None]] | None = None
+    """asyncio. Awaited once the stream is closed, however it ended: what the plan holds goes."""

@@ -25,7 +25,7 @@ from compat.feeders import Feeder
 from compat.handover import Chunk, Handover
 from compat.tap import Flight
 from trio_worker import constants
-from trio_worker.requests.abort import AbortEnd
+from trio_worker.requests.abort import AbortEnd, wait_dispatched, wait_registered
 from trio_worker.requests.outcome import Outcome, decide
 from trio_worker.requests.plan import Plan, Uploader
 from trio_worker.responses import choice_index
@@ -68,6 +68,7 @@ class Request:
         "_handover",
         "_owner",
         "_stop_watch",
+        "_unopened",
         "_wanted",
         "accepted",
         "admitted_at",
@@ -103,6 +104,7 @@ class Request:
         self._abort_settled = False
         self._chunk_seen = False
         self._flushed = False
+        self._unopened = False
         self._wanted: trio.CancelScope | None = None
         """Around waits for the consumer."""
         self._flight: Flight | None = None
@@ -117,6 +119,7 @@ class Request:
         """asyncio. Plan, submit, hand chunks over until end of stream; never raises."""
         handover = self._handover
         source: AsyncIterator[Chunk] | None = None
+        plan: Plan | None = None
         try:
             plan = await planning()
             self._planned(plan)
@@ -130,6 +133,8 @@ class Request:
             handover.fail(error)
         finally:
             await _close(source)
+            if plan is not None and plan.release is not None:
+                await _release(plan.release)
             handover.close()
             if self._flight is not None:
                 self._flight.ended = True
@@ -144,7 +149,11 @@ class Request:
         if plan.uploader is None:
             self._handover.deliver = self._relay
         if plan.opening is not None and not self._nobody_listens:
-            self._send(plan.opening)
+            if plan.opening_waits and self._flight is not None:
+                self._unopened = True
+                self._handover.ring()
+            else:
+                self._send(plan.opening)
 
     # ---- signals: asyncio or Trio, synchronous ----
 
@@ -235,8 +244,12 @@ class Request:
         cancelled_from_above: trio.Cancelled | None = None
         try:
             with self.scope:
-                await self._read()
-                self._close()
+                try:
+                    await self._read()
+                    self._close()
+                except Exception as failure:
+                    if not self._tell(failure):
+                        raise
                 if self.client_left:
                     self._egress.discard()
                 self._flushed = await self._unless_the_client_leaves(self._egress.finish)
@@ -268,6 +281,8 @@ class Request:
                 return
             plan = self.plan
             assert plan is not None
+            if self._unopened:
+                await self._open(plan)
             if len(chunks) > 1 and egress.backlogged:
                 chunks = plan.merge(chunks)
             for chunk in chunks:
@@ -295,6 +310,36 @@ class Request:
         # A stopped context tells it at once, its future a callback later.
         return self.client_left or self.context.is_stopped()
 
+    async def _open(self, plan: Plan) -> None:
+        """Trio. Send the opening that waits for SGLang to hold the request (rule 86).
+
+        Raises RuntimeError where SGLang does not register it in time.
+        """
+        flight, registry = self._flight, self._owner.aborts.registry
+        assert flight is not None
+        self._unopened = False
+        with trio.move_on_after(constants.OPENING_WAIT_S) as patience:
+            await wait_registered(registry, flight)
+        if patience.cancelled_caught:
+            raise RuntimeError(
+                f"SGLang did not register prefill request {flight.rid} within "
+                f"{constants.OPENING_WAIT_S:g}s"
+            )
+        await wait_dispatched(registry, flight)
+        if not (self._handover.failed or self._nobody_listens or self.shutting_down):
+            self._send(plan.opening)
+
+    def _tell(self, error: Exception) -> bool:
+        """Trio. Whether the client is told of `error` in a response, as some roles do it."""
+        plan = self.plan
+        if plan is None or plan.in_band is None or self._nobody_listens or self.shutting_down:
+            return False
+        response = plan.in_band(error)
+        if response is None:
+            return False
+        self._send(response)
+        return True
+
     def _close(self) -> None:
         """Trio. The stream has ended by itself."""
         plan = self.plan
@@ -321,7 +366,7 @@ class Request:
         if response is not None:
             self._send(response)
 
-    def _send(self, response: dict[str, Any]) -> None:
+    def _send(self, response: Any) -> None:
         egress = self._egress
         try:
             egress.send(response)
@@ -444,6 +489,16 @@ class Request:
         if self.shutting_down:
             return Phase.MIGRATING
         return Phase.STREAMING
+
+
+async def _release(release: Callable[[], Awaitable[None]]) -> None:
+    """asyncio. Let go of what a plan holds; its trouble is nobody's answer."""
+    try:
+        await release()
+    except asyncio.CancelledError:
+        return
+    except Exception:
+        logger.exception("What a request held could not be released")
 
 
 async def _close(source: AsyncIterator[Chunk] | None) -> None:

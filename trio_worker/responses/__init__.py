@@ -12,6 +12,9 @@ Each mode has a class; all share `Responses`:
 | native `/generate` | `NativeResponses` | `_process_native_generate_stream` |
 | prefill | `PrefillResponses` | `_consume_results` |
 | one answer | `AnswerResponses` | (the answer is the incumbent's own) |
+| multimodal | `MultimodalResponses` | `StreamProcessor.process_sglang_stream` |
+| multimodal prefill | `MultimodalPrefillResponses` | its `_consume_results` |
+| multimodal encode | `ForwardedResponses` | `MultimodalEncodeWorkerHandler.generate` |
 
 Nothing here awaits, logs, or knows of an engine, a loop or a context. The request task decides
 *whether* a response is sent; this package decides *what* it is. Output equals the incumbent's
@@ -21,6 +24,13 @@ field by field, but for the deliberate differences that the modules name by rule
 from trio_worker.responses.answer import AnswerResponses, wrap_answer
 from trio_worker.responses.finish import SHUTDOWN_MESSAGE
 from trio_worker.responses.merge import coalesce
+from trio_worker.responses.multimodal import (
+    ForwardedResponses,
+    MultimodalPrefillResponses,
+    MultimodalResponses,
+    error_text,
+    merge_forwarded,
+)
 from trio_worker.responses.native import NativeResponses, wrap_native
 from trio_worker.responses.prefill import PrefillResponses, bootstrap_response
 from trio_worker.responses.state import Responses, choice_index
@@ -30,6 +40,9 @@ from trio_worker.responses.tokens import TokenResponses
 __all__ = [
     "SHUTDOWN_MESSAGE",
     "AnswerResponses",
+    "ForwardedResponses",
+    "MultimodalPrefillResponses",
+    "MultimodalResponses",
     "NativeResponses",
     "PrefillResponses",
     "Responses",
@@ -38,6 +51,8 @@ __all__ = [
     "bootstrap_response",
     "choice_index",
     "coalesce",
+    "error_text",
+    "merge_forwarded",
     "wrap_answer",
     "wrap_native",
 ]

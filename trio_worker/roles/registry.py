@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 from trio_worker import cli
 from trio_worker.roles import Role
+from trio_worker.roles.encode import EncodeRole
 from trio_worker.roles.gateway import GatewayChildRole, GatewayLeaderRole
 from trio_worker.roles.llm import DecodeRole, DiffusionRole, PrefillRole
 from trio_worker.roles.media import ImageRole, VideoRole
+from trio_worker.roles.multimodal import MultimodalPrefillRole, MultimodalRole
 from trio_worker.roles.non_leader import NonLeaderRole
 from trio_worker.roles.pooling import EmbeddingRole, RerankRole
 from trio_worker.roles.snapshot import SnapshotRole
@@ -22,6 +24,9 @@ _ROLES: dict[cli.Role, Callable[[], Role]] = {
     cli.Role.LLM_DIFFUSION: DiffusionRole,
     cli.Role.GATEWAY_CHILD: GatewayChildRole,
     cli.Role.GATEWAY_LEADER: GatewayLeaderRole,
+    cli.Role.MULTIMODAL: MultimodalRole,
+    cli.Role.MULTIMODAL_ENCODE: EncodeRole,
+    cli.Role.MULTIMODAL_PREFILL: MultimodalPrefillRole,
     cli.Role.NON_LEADER: NonLeaderRole,
     cli.Role.PREFILL: PrefillRole,
     cli.Role.SNAPSHOT: SnapshotRole,

@@ -53,10 +53,43 @@ class EngineRecorder:
         async def record(**kwargs: Any) -> Submission:
             return Submission(call, kwargs)
 
-        self.async_generate = record
+        self.async_generate: Callable[..., Awaitable[Any]] = record
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
+
+
+class SubmissionRecorder(EngineRecorder):
+    """The same for handlers that wrap the engine's stream in generators of their own.
+
+    They get a stream that ends at once; what they would have submitted waits here, by its rid.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__(engine)
+        self._submissions: dict[str, Submission] = {}
+        record = self.async_generate
+
+        @functools.wraps(record)
+        async def keep(**kwargs: Any) -> AsyncIterator[Chunk]:
+            self._submissions[kwargs["rid"]] = await record(**kwargs)
+            return NoChunks()
+
+        self.async_generate = keep
+
+    def take(self, rid: str) -> Submission | None:
+        """asyncio. What was recorded under `rid`, once."""
+        return self._submissions.pop(rid, None)
+
+
+class NoChunks:
+    """An engine's stream that has ended."""
+
+    def __aiter__(self) -> NoChunks:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        raise StopAsyncIteration
 
 
 class NativeSubmission:
