@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 
 from compat.runtime_errors import PortUnavailable, ServiceUnreachable
-from trio_worker.cli import Role, RoleNotBuilt
 from trio_worker.errors import (
     BadArguments,
     ModelMissing,
@@ -68,11 +67,3 @@ def test_a_model_that_rust_could_not_fetch_is_a_missing_model(text: str) -> None
 def test_other_errors_are_no_missing_model() -> None:
     assert model_missing(Exception("tcp connect error")) is None
     assert model_missing(ValueError("Failed to fetch model 'm'")) is None
-
-
-def test_a_role_that_is_not_built_is_named() -> None:
-    error = RoleNotBuilt(Role.RERANK)
-    assert status_of(error) == 2
-    assert explain(error) == (
-        "trio-worker does not serve the role 'rerank' yet: use python -m dynamo.sglang for it"
-    )

@@ -310,17 +310,6 @@ class Role(Enum):
     PREFILL = "disaggregated prefill"
 
 
-class RoleNotBuilt(BadArguments):
-    """A role that this worker does not serve yet."""
-
-    def __init__(self, role: Role) -> None:
-        super().__init__(
-            f"{PROGRAM} does not serve the role '{role.value}' yet: "
-            "use python -m dynamo.sglang for it"
-        )
-        self.role = role
-
-
 def role_of(config: Any) -> Role:
     """Which role a parsed configuration selects; the first match wins (``dynamo/sglang/main.py``).
 

@@ -90,15 +90,6 @@ async def test_bad_value_of_our_own_flag_is_a_usage_error(tmp_path: Path) -> Non
     failure.assert_harmless()
 
 
-async def test_role_that_is_not_built_is_refused_by_name(tmp_path: Path) -> None:
-    args = (*STAND_IN, "--image-diffusion-worker")
-    failure = await start(write_tiny_model(tmp_path), *args)
-    assert failure.status == 2
-    (line,) = failure.causes
-    assert "'image diffusion'" in line
-    failure.assert_harmless()
-
-
 async def test_system_port_in_use(tmp_path: Path) -> None:
     port = free_system_port()
     with taken(port):

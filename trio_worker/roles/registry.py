@@ -38,8 +38,5 @@ _ROLES: dict[cli.Role, Callable[[], Role]] = {
 
 
 def implementation_of(role: cli.Role) -> Role:
-    """The role's implementation. Raises `cli.RoleNotBuilt`."""
-    try:
-        return _ROLES[role]()
-    except KeyError:
-        raise cli.RoleNotBuilt(role) from None
+    """The role's implementation."""
+    return _ROLES[role]()
