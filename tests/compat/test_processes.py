@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from compat import processes
-from compat.processes import descendants, guarded, wait_process_exit
+from compat.processes import descendants, guarded, is_alive, wait_process_exit
 
 from .real_process import ROOT, running
 
@@ -34,6 +34,20 @@ def start(*command: str, stdout: int | None = None) -> subprocess.Popen[bytes]:
 
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+class TestAlive:
+    def test_a_zombie_is_dead(self) -> None:
+        assert is_alive(os.getpid())
+        with start("sleep", "600") as child:
+            before = open_descriptors()
+            assert is_alive(child.pid)
+            assert open_descriptors() == before
+            child.kill()
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            assert not is_alive(child.pid)
+        # Nor is one that has been reaped.
+        assert not is_alive(child.pid)
 
 
 class TestDescendants:
