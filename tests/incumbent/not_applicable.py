@@ -81,10 +81,55 @@ RERANK: dict[str, str] = {
     ),
 }
 
+CONSUMER = "drives the incumbent's private consumer task; ours: tests/semantics/test_multimodal.py"
+WATCH = "replaces a private step that ours does not have; ours: tests/semantics/test_multimodal.py"
+
+DIFFUSION: dict[str, str] = {
+    "test_diffusion_without_budget_keeps_existing_generation": (
+        "replaces the incumbent's private conversion: rule 6"
+    ),
+}
+
+MULTIMODAL: dict[str, str] = {
+    "test_extract_media_inputs_supports_video_urls": PART,
+    "test_extract_media_inputs_supports_mixed_image_and_video": PART,
+    "test_encode_media_uses_sglang_0_5_19_pipeline": PART,
+    "test_extract_media_inputs_rejects_multimodal_cache_uuid": PART,
+    "test_build_mm_items_routes_video_to_video_data": PART,
+    "test_multimodal_prefill_starts_before_returning_bootstrap": WATCH,
+    "test_multimodal_prefill_releases_embeddings_when_submission_fails": PART,
+    "test_multimodal_prefill_overwrites_forwarded_thinking_budget": PART,
+    "test_multimodal_prefill_propagates_invalid_request_errors": WATCH,
+    "test_multimodal_decode_treats_prefill_errors_as_server_failures": PART,
+    "test_multimodal_prefill_rejects_custom_logit_processor": PART,
+    "test_multimodal_prefill_rejects_forwarded_budget_without_canonical_value": PART,
+    "test_multimodal_prefill_rejects_empty_engine_stream": CONSUMER,
+    "test_multimodal_prefill_cancellation_awaits_consumer_cleanup": CONSUMER,
+    "test_multimodal_prefill_cancels_registered_rid_before_first_result": CONSUMER,
+    "test_multimodal_prefill_cleanup_awaits_consumers_before_engine_shutdown": CONSUMER,
+    "test_build_mm_items_releases_embeddings_when_validation_fails": PART,
+    "test_build_mm_items_releases_embeddings_when_item_construction_fails": PART,
+    "test_vp9_without_software_decoder_is_actionable": PART,
+    "test_vp9_with_software_decoder_passes_bytes_through": PART,
+    "test_multimodal_decode_preserves_position_metadata_without_embeddings": PART,
+}
+
 NOT_APPLICABLE: dict[str, dict[str, str]] = {
     "test_sglang_decode_cancellation.py": DECODE,
     "test_sglang_prefill_handler.py": PREFILL,
     "test_sglang_image_diffusion_handler.py": IMAGE,
     "test_sglang_rerank_handler.py": RERANK,
+    "test_sglang_diffusion_handler.py": DIFFUSION,
+    "test_sglang_multimodal_video.py": MULTIMODAL,
 }
 """File -> test -> reason; without a parameter set in its name, a test is left out with all."""
+
+NOT_RUNNABLE: dict[str, dict[str, str]] = {
+    "test_sglang_multimodal_video.py": {
+        "test_nvdec_video_metadata_shim_stamps_valid_metadata": (
+            "a coroutine without a mark, which needs upstream's configuration of pytest-asyncio"
+        ),
+        "test_remote_video_fetch_honors_configured_media_limit": "looks up a host of the internet",
+    },
+}
+"""Run against neither, each with its reason."""

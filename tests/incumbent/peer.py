@@ -14,6 +14,7 @@ import asyncio
 import importlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import trio
@@ -30,7 +31,9 @@ from trio_worker import constants
 from trio_worker.requests import abort
 from trio_worker.requests.live import LiveRequests
 from trio_worker.roles.decode import DecodeRequests
+from trio_worker.roles.diffusion import DiffusionRequests
 from trio_worker.roles.media import ImageRequests
+from trio_worker.roles.multimodal import MultimodalPrefillRequests, MultimodalRequests
 from trio_worker.roles.pooling import EmbeddingRequests, RerankRequests
 from trio_worker.roles.prefill import PrefillRequests
 
@@ -177,12 +180,41 @@ class PeerImageHandler(_OnePeer, ImageRequests):  # type: ignore[misc]
             host.side.close()
 
 
+async def _never(**_kwargs: Any) -> Any:
+    raise AssertionError("nothing is to be submitted")
+
+
+class PeerDiffusionHandler(_OnePeer, DiffusionRequests):  # type: ignore[misc]
+    """``DiffusionWorkerHandler`` to the tests; our request path inside."""
+
+
+class _MultimodalPeer(_OnePeer):
+    """The tests give these handlers neither engine nor processor where they are not reached."""
+
+    engine = SimpleNamespace(async_generate=_never)
+    embeddings_processor: Any = None
+
+
+class PeerMultimodalHandler(_MultimodalPeer, MultimodalRequests):  # type: ignore[misc]
+    """``MultimodalWorkerHandler`` to the tests; our request path inside."""
+
+
+class PeerMultimodalPrefillHandler(_MultimodalPeer, MultimodalPrefillRequests):  # type: ignore[misc]
+    """``MultimodalPrefillWorkerHandler`` to the tests; our request path inside."""
+
+
 REBOUND: dict[str, tuple[type, str]] = {
     "EmbeddingWorkerHandler": (PeerEmbeddingHandler, "embedding.embedding_handler"),
     "RerankWorkerHandler": (PeerRerankHandler, "rerank.rerank_handler"),
     "ImageDiffusionWorkerHandler": (
         PeerImageHandler,
         "image_diffusion.image_diffusion_handler",
+    ),
+    "DiffusionWorkerHandler": (PeerDiffusionHandler, "llm.diffusion_handler"),
+    "MultimodalWorkerHandler": (PeerMultimodalHandler, "multimodal.worker_handler"),
+    "MultimodalPrefillWorkerHandler": (
+        PeerMultimodalPrefillHandler,
+        "multimodal.worker_handler",
     ),
     "DecodeWorkerHandler": (PeerDecodeHandler, "llm.decode_handler"),
     "PrefillWorkerHandler": (PeerPrefillHandler, "llm.prefill_handler"),
