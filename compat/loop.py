@@ -525,6 +525,11 @@ class WorkerLoop(TrioEventLoop):  # type: ignore[misc]  # trio_asyncio has no ty
             while isinstance(exc, BaseExceptionGroup):
                 exc = exc.exceptions[0]
             self._request_exit(exc)
+        finally:
+            # trio-asyncio's own, put on the future: through it, handle and future would keep each
+            # other alive, and with them the function's arguments (rule 55).
+            with suppress(AttributeError):
+                del handle._fut.cancel
 
     # ---- descriptors: asyncio's own ----
 

@@ -162,6 +162,8 @@ class TapMixin(_Base):  # type: ignore[misc]  # SGLang has no types
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.flights: dict[str, Flight] = {}
+        self.customized_keys: set[str] = set()
+        """Metadata that this engine sends for each token, beyond SGLang's own; merges need it."""
         super().__init__(*args, **kwargs)
 
     def _init_req_state(self, obj: Any, request: Any = None) -> None:
@@ -205,6 +207,12 @@ class TapMixin(_Base):  # type: ignore[misc]  # SGLang has no types
             if state.out_list:
                 event.set()
             state.event = event
+
+    def update_request_meta_info(
+        self, meta_info: Any, state: Any, customized_info: dict[str, Any], *args: Any
+    ) -> None:
+        self.customized_keys.update(customized_info)
+        super().update_request_meta_info(meta_info, state, customized_info, *args)
 
     def _coalesce_streaming_chunks(
         self, out_list: list[Chunk], rid: str, customized_info_keys: Iterable[str] | None = None

@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -263,6 +264,32 @@ async def test_to_thread_keeps_context_and_result() -> None:
 
     async with open_loop() as loop:
         assert await loop.run_aio_coroutine(caller()) == "the task's!"
+
+
+async def test_rule_55_a_job_is_freed_without_the_collector_when_it_ends() -> None:
+    """SGLang writes metrics in threads: one job a request, which knows the request."""
+
+    class Watched:
+        """Something that a job refers to."""
+
+    async def job() -> weakref.ref[Watched]:
+        watched = Watched()
+        await asyncio.to_thread(lambda: watched)
+        await asyncio.get_running_loop().trio_as_future(holding, watched)  # type: ignore[attr-defined]
+        return weakref.ref(watched)
+
+    async def holding(_watched: Watched) -> None:
+        await trio.lowlevel.checkpoint()
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with open_loop() as loop:
+            reference = await loop.run_aio_coroutine(job())
+            await trio.testing.wait_all_tasks_blocked()
+            assert reference() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_time_out_leaves_the_thread_behind_and_closing_waits_for_it() -> None:

@@ -12,8 +12,10 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from compat.handover import Handover
-from compat.tap import Tap
+from compat.tap import Tap, tapped
 
 
 def coalesce(outputs: Any, _keys: Any) -> dict[str, Any]:
@@ -87,3 +89,52 @@ async def test_rule_120_nothing_leaves_set() -> None:
     tapped.handover.parked = True
     tapped.output(1)
     assert not tapped.handover.parked
+
+
+class Manager:
+    """SGLang's manager, as far as a scope and customized metadata go."""
+
+    incremental_streaming_output = True
+
+    def update_request_meta_info(
+        self, meta_info: dict[str, Any], _state: Any, customized_info: dict[str, Any], index: int
+    ) -> None:
+        meta_info.update({key: values[index] for key, values in customized_info.items()})
+
+
+def manager() -> Any:
+    return tapped(Manager, merge=coalesce, merge_at=64)()
+
+
+def asked(**changed: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{"stream": True, "sampling_params": {}, **changed})
+
+
+@pytest.mark.parametrize(
+    ("obj", "request_of_sglang", "tapped_"),
+    [
+        (asked(), None, True),
+        (asked(sampling_params={"beam_width": 1}), None, True),
+        (asked(sampling_params={"beam_width": None}), None, True),
+        (asked(sampling_params={"beam_width": 2}), None, False),
+        (asked(stream=False), None, False),
+        (SimpleNamespace(sampling_params={}), None, False),
+        (asked(), object(), False),
+    ],
+)
+def test_scope(obj: Any, request_of_sglang: Any, tapped_: bool) -> None:
+    assert manager()._in_scope(obj, request_of_sglang) is tapped_
+
+
+def test_cumulative_streams_are_outside_of_the_scope() -> None:
+    one = manager()
+    one.incremental_streaming_output = False
+    assert not one._in_scope(asked(), None)
+
+
+def test_the_engines_own_metadata_is_known_by_name_and_still_passed_on() -> None:
+    one = manager()
+    meta_info: dict[str, Any] = {}
+    one.update_request_meta_info(meta_info, None, {"entropy": [[0.5]]}, 0)
+    assert meta_info == {"entropy": [0.5]}
+    assert one.customized_keys == {"entropy"}

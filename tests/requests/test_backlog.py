@@ -37,3 +37,14 @@ def test_rule_121_an_error_is_not_merged_with_the_tokens_before_it() -> None:
 def test_native_answers_are_merged_in_their_wrapping() -> None:
     merged = merge_native_by_stream([wrap_native(chunk("a", 1)), wrap_native(chunk("a", 2))])
     assert [one["engine_data"]["sglang_response"]["output_ids"] for one in merged] == [[1, 2]]
+
+
+def test_customized_metadata_is_joined_in_both_forms() -> None:
+    """SGLang's own merge would do so too: it is per token, though the engine named it."""
+    chunks = [chunk("a", 1), chunk("a", 2)]
+    for number, one in enumerate(chunks):
+        one["meta_info"]["entropy"] = [number]
+    [merged] = merge_by_stream(chunks, {"entropy"})
+    assert merged["meta_info"]["entropy"] == [0, 1]
+    [native] = merge_native_by_stream([wrap_native(one) for one in chunks], {"entropy"})
+    assert native["engine_data"]["sglang_response"]["meta_info"]["entropy"] == [0, 1]

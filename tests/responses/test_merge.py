@@ -63,6 +63,12 @@ def test_what_is_per_token_is_joined_and_the_rest_is_the_last_ones() -> None:
     )
 
 
+def test_the_first_chunks_time_stamp_stays() -> None:
+    first = chunk([1], "a", meta={"response_sent_to_client_ts": 7.0})
+    merged = coalesce([first, chunk([2], "b"), chunk([3], "c")])
+    assert merged["meta_info"]["response_sent_to_client_ts"] == 7.0
+
+
 def test_a_single_chunk_is_left_alone() -> None:
     single = chunk([1], "a")
     assert coalesce([single]) is single

@@ -8,6 +8,9 @@ from typing import Any
 
 from sglang.srt.managers.tokenizer_manager import _INCREMENTAL_STREAMING_META_INFO_KEYS
 
+FIRST_SENT = "response_sent_to_client_ts"
+"""Only in the first chunk of a stream (`TokenizerManager._stream_one_response`)."""
+
 
 def coalesce(
     chunks: Sequence[dict[str, Any]], customized_info_keys: Iterable[str] = ()
@@ -16,9 +19,10 @@ def coalesce(
 
     The ids, the text and the metadata that is per token (logprobs, sampling masks and the keys in
     `customized_info_keys`, i.e. `ReqState.customized_info_accumulated`) are concatenated; all else
-    is the last chunk's. Equal to `TokenizerManager._coalesce_streaming_chunks`, with two
-    differences: no "Streaming backlog" warning, since a merge is our normal way of waiting; and
-    a chunk may lack the text or the ids that the last one has. SGLang raises KeyError there, and
+    is the last chunk's. Equal to `TokenizerManager._coalesce_streaming_chunks`, with three
+    differences: no "Streaming backlog" warning, since a merge is our normal way of waiting; the
+    time stamp of the stream's first chunk stays, since SGLang merges before it stamps; and a
+    chunk may lack the text or the ids that the last one has. SGLang raises KeyError there, and
     it happens: without a tokenizer only the abort echo (`_handle_abort_req`) has a text.
 
     The chunks are not changed, but a single one is returned as it is.
@@ -37,5 +41,7 @@ def coalesce(
         for key in {*_INCREMENTAL_STREAMING_META_INFO_KEYS, *customized_info_keys}:
             if any(key in meta for meta in metas):
                 meta_info[key] = [item for meta in metas for item in meta.get(key, ())]
+        if FIRST_SENT in metas[0]:
+            meta_info[FIRST_SENT] = metas[0][FIRST_SENT]
         merged["meta_info"] = meta_info
     return merged

@@ -140,6 +140,10 @@ class DecodeRequests(Control, DecodeWorkerHandler):  # type: ignore[misc]
                 report_kv_cache_hit=report_kv_cache_hit and self._reports_kv_cache_hit,
                 notify_first_token=context.notify_first_token,
             ),
-            merge=merge_native_by_stream,
+            merge=functools.partial(
+                merge_native_by_stream,
+                # Only here all metadata goes to the client. Unknown where the tap is off.
+                customized_keys=getattr(self.engine.tokenizer_manager, "customized_keys", ()),
+            ),
             choices=stream_source.choices,
         )
