@@ -22,6 +22,7 @@ import trio
 
 from compat.engine import open_engine, prepare_engine_class
 from compat.loop import open_loop
+from compat.tap import TapMixin
 from tests.standin.tiny_model import write_tiny_model
 from tests.tap import cases
 from tests.tap.runs import Wire
@@ -48,6 +49,23 @@ async def observe(server: dict[str, Any], script: Any, scratch: Path) -> dict[st
         return results
 
 
+def describe_gateway_worker() -> dict[str, Any]:
+    """Neither flavour. What a gateway's child makes in place of the manager that is seen here."""
+    from sglang.srt.managers.multi_tokenizer_mixin import TokenizerWorker
+    from sglang.srt.server_args import ServerArgs
+
+    worker_class = ServerArgs.get_tokenizer_worker_class(object())
+    return {
+        "is SGLang's": issubclass(worker_class, TokenizerWorker),
+        "is tapped": issubclass(worker_class, TapMixin),
+        "differs where the tap sits": sorted(
+            name
+            for name in vars(TokenizerWorker).keys() & vars(TapMixin).keys()
+            if not name.startswith("__")
+        ),
+    }
+
+
 def main(scratch: Path, result: Path) -> None:
     """Neither flavour."""
     script = dataclasses.replace(parse_script(SCRIPT), log=str(scratch / "events.jsonl"))
@@ -67,6 +85,7 @@ def main(scratch: Path, result: Path) -> None:
         "export_metrics_to_file_dir": str(scratch / "exported"),
     }
     results = trio.run(observe, server, script, scratch)
+    results["gateway worker"] = describe_gateway_worker()
     results["logged"] = [
         json.loads(line[line.index("{") :])
         for file in (scratch / "requests").iterdir()

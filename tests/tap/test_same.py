@@ -355,8 +355,17 @@ def test_health_checks(seen: dict[str, Any]) -> None:
     assert_cut(case["got"], least=1)
 
 
+def test_a_gateways_worker_is_the_same_to_the_tap(seen: dict[str, Any]) -> None:
+    """What was seen of the manager holds for it: it overrides nothing that the tap touches."""
+    assert seen["gateway worker"] == {
+        "is SGLang's": True,
+        "is tapped": True,
+        "differs where the tap sits": [],
+    }
+
+
 def test_the_first_chunk_says_when_it_was_sent(seen: dict[str, Any]) -> None:
-    for name, ways in groups({n: c for n, c in seen.items() if not n.startswith(("out", "err"))}):
+    for name, ways in groups({n: seen[n] for n in seen if not n.startswith("err")}):
         for way, record in ways.items():
             stamped = record["how"]["stamped"]
             assert stamped[:1] in ([], [True]), (name, way)
