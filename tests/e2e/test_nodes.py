@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
 # SPDX-License-Identifier: Apache-2.0
 
-"""More than one process of ours for one engine, and one that was frozen; behind a real frontend."""
+"""More than one process of ours for one engine, behind a real frontend."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -124,32 +123,3 @@ async def test_a_gateway_on_two_nodes_leaves_on_one_signal(tmp_path: Path) -> No
         assert cluster.registered() == []
         assert [name for name in os.listdir("/dev/shm") if str(leader.pid) in name] == []
         assert "Traceback" not in leader.output() + node.output()
-
-
-async def test_a_worker_is_frozen_and_thawed(tmp_path: Path) -> None:
-    """R15, as far as it goes without CRIU: one process is both the original and the restored."""
-    backing = StandIn.make(tmp_path, "step_ms=10")
-    folder = tmp_path / "control"
-    folder.mkdir()
-    env = {
-        **system_env(backing, free_system_port()),
-        "DYN_SNAPSHOT_CONTROL_DIR": os.fspath(folder),
-    }
-    async with open_cluster(backing.model, model_name=backing.name) as cluster:
-        await cluster.start_frontend()
-        worker = await cluster.start_worker(*backing.args, env=env)
-        await until(lambda: "ready-for-snapshot" in os.listdir(folder), worker)
-        # No connection is part of the image.
-        assert cluster.registered() == []
-        context = {"env": {"DYN_NAMESPACE": "thawed"}}
-        (folder / "restore-context.json").write_text(json.dumps(context))
-        (folder / "restore-complete").touch()
-        await worker.wait_line(READY_LINE, READY_S)
-        await cluster.wait_model()
-        await ask_all(cluster, backing, 4)
-        assert {name.partition("%2F")[0] for name in instances(cluster)} == {"thawed"}
-        family = descendants(worker.pid)
-        assert await cluster.stop(worker) == 0
-        assert living(family) == []
-        assert await left_behind(cluster) == []
-        assert "Traceback" not in worker.output()
