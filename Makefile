@@ -10,7 +10,7 @@ SEEDS ?= 100000
 N ?= 10
 VERSIONS ?=
 
-.PHONY: help venv serve smoke demo test test-trials test-pythons lock lint docs simulate bench bench-quick trials clean
+.PHONY: help venv serve smoke demo test test-trials test-pythons lock lint docs parity simulate bench bench-quick trials clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -49,6 +49,9 @@ lint: venv ## ruff and mypy
 docs: venv ## the site, in build/docs/index.html; warnings are errors
 	@$(PY) -m sphinx -q -n -W --keep-going -b html docs build/docs
 	@echo "build/docs/index.html"
+
+parity: venv ## what the incumbent has and we have, from both code bases (build/parity.json)
+	@$(PY) -m tests.parity
 
 simulate: venv ## the request path under SEEDS random schedules, on all cores
 	@$(PY) -m tests.simulation --seeds $(SEEDS)
