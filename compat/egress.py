@@ -33,6 +33,10 @@ class Egress(Protocol):
     def backlogged(self) -> bool:
         """Whether the consumer is so far behind that chunks had better wait and merge."""
 
+    @property
+    def stuck_seconds(self) -> float:
+        """How long the consumer has been keeping a carrier in one ``send``; 0: it does not."""
+
     def send(self, response: Response) -> None:
         """Trio or asyncio. Accept one response, in order; never blocks.
 
@@ -67,6 +71,11 @@ class PullEgress:
     def waiting(self) -> int:
         """Responses that wait to be fetched."""
         return len(self._waiting)
+
+    @property
+    def stuck_seconds(self) -> float:
+        """Nobody blocks here."""
+        return 0.0
 
     @property
     def backlogged(self) -> bool:

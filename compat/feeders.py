@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -22,43 +23,52 @@ from compat.loop import WorkerLoop, abandon
 class Feeder:
     """One asyncio task that feeds one request."""
 
-    __slots__ = ("_asked", "_ended", "_task")
+    __slots__ = ("_asked", "_ended", "task")
 
     def __init__(self, task: asyncio.Task[None]) -> None:
-        self._task: asyncio.Task[None] | None = task
+        self.task: asyncio.Task[None] | None = task
         self._ended: trio.Event | None = None
         self._asked = False
 
     @property
     def done(self) -> bool:
         """Whether the task has ended."""
-        return self._task is None or self._task.done()
+        return self.task is None or self.task.done()
 
     def cancel(self) -> None:
         """Trio or asyncio. Ask the task to end; SGLang's generator then aborts or drops its rid.
 
         Once: a task that has begun to end is left to it.
         """
-        if self._task is not None and not self._asked:
+        if self.task is not None and not self._asked:
             self._asked = True
-            self._task.cancel()
+            self.task.cancel()
 
     def forget(self) -> None:
         """Trio. Let go of the task, which keeps its error, whose frames know the request."""
-        self._task = None
+        self.task = None
 
     async def wait_ended(self) -> None:
         """Trio. Wait until the task has ended; giving up leaves it running."""
-        if self._task is None or self._task.done():
+        if self.task is None or self.task.done():
             return
         if self._ended is None:
             self._ended = trio.Event()
-            self._task.add_done_callback(self._set_ended)
+            self.task.add_done_callback(self._set_ended)
         await self._ended.wait()
 
     def _set_ended(self, _task: asyncio.Task[None]) -> None:
         assert self._ended is not None
         self._ended.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Adrift:
+    """A feeder that resists: its request has gone on without it."""
+
+    context_id: str
+    since: float
+    """Trio's clock, seconds."""
 
 
 class Feeders:
@@ -69,6 +79,8 @@ class Feeders:
         self._tasks: set[asyncio.Task[None]] = set()
         self.started = 0
         self.detached = 0
+        """So far; `adrift` are those that still run."""
+        self.adrift: dict[asyncio.Task[None], Adrift] = {}
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -81,10 +93,16 @@ class Feeders:
         self.started += 1
         return Feeder(task)
 
-    def detach(self, feeder: Feeder) -> None:
+    def detach(self, feeder: Feeder, context_id: str) -> None:
         """Trio. A request leaves while `feeder` resists; it stays ours and counted."""
-        if not feeder.done:
+        task = feeder.task
+        if task is not None and not task.done():
             self.detached += 1
+            self.adrift[task] = Adrift(context_id, trio.current_time())
+            task.add_done_callback(self._moored)
+
+    def _moored(self, task: asyncio.Task[None]) -> None:
+        del self.adrift[task]
 
     async def close(self, seconds: float) -> int:
         """Trio. Cancel all, wait at most `seconds`; what is left no longer holds the loop.

@@ -192,12 +192,14 @@ class _Carrier(threading.Thread):
 
     def _carry(self, egress: PushEgress) -> None:
         lock = self._senders.lock
+        egress.carrier = self
         while True:
             with lock:
                 if not egress.frames:
                     egress.held = False
                     # Appended meanwhile by somebody who still saw it held: go on.
                     if not egress.frames:
+                        egress.carrier = None
                         break
                     egress.held = True
                 frame = egress.frames.popleft()
@@ -220,6 +222,7 @@ class PushEgress:
         "_sender",
         "_senders",
         "accepted",
+        "carrier",
         "frames",
         "held",
         "queued",
@@ -234,6 +237,8 @@ class PushEgress:
         self._discarded = False
         self._ending = False
         self._moved: trio.Event | None = None
+        self.carrier: _Carrier | None = None
+        """Who sends its frames right now."""
         self.frames: deque[Response | _End] = deque()
         self.queued = False
         """In the carriers' queue."""
@@ -251,6 +256,14 @@ class PushEgress:
     def waiting(self) -> int:
         """Frames that wait for a carrier."""
         return len(self.frames)
+
+    @property
+    def stuck_seconds(self) -> float:
+        """How long one ``send`` has been blocking its carrier; 0 below `STUCK_AFTER_S`."""
+        carrier = self.carrier
+        since = 0.0 if carrier is None else carrier.sending_since
+        seconds = time.monotonic() - since if since else 0.0
+        return round(seconds, 3) if seconds > STUCK_AFTER_S else 0.0
 
     def send(self, response: Response) -> None:
         """Trio or asyncio. Send in place while that can't block, else leave it to a carrier."""

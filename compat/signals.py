@@ -127,7 +127,7 @@ def _all_stacks() -> str:
         return file.read().decode(errors="replace")
 
 
-def _call(function: Callable[..., None], *args: object) -> None:
+def _call(function: Callable[..., object], *args: object) -> None:
     """On the Trio thread: an exception that left here would take the whole run with it."""
     try:
         function(*args)
@@ -146,6 +146,10 @@ class StopSignals:
         """Number of the signal that asked first; None: nobody has."""
         self.first_signal_at: float | None = None
         """When, on `time.monotonic`'s clock, seconds."""
+        self.before_leaving: Callable[[], object] | None = None
+        """Called in a thread of its own while `leave`, with a status other than 0, kills what is
+        below us; in the same time."""
+        self._doing = ("", 0.0)
         self._engine_failed_early = False
         self._last_resort: tuple[float, str] | None = None
         self._dump_due: float | None = None
@@ -153,6 +157,16 @@ class StopSignals:
         # Filled by the net handlers, on the main thread.
         self._caught: collections.deque[int] = collections.deque()
         self._thread = threading.Thread(target=self._watch, name="stop-signals", daemon=True)
+
+    def doing(self, what: str) -> None:
+        """What the process does from here on, for whoever asks while it starts."""
+        self._doing = (what, time.monotonic())
+
+    @property
+    def stage(self) -> str:
+        """What it is doing, and for how long; empty before the first `doing`."""
+        what, since = self._doing
+        return f"{what}, for {time.monotonic() - since:.1f} s" if what else ""
 
     @property
     def level(self) -> int:
@@ -239,6 +253,8 @@ class StopSignals:
             # The main thread may see its children die, and would report that as its failure.
             sys.excepthook = lambda *_: None
             said = self._say(severity, message, *args)
+            killed_by = time.monotonic() + _KILL_SECONDS
+            last_act = self._last_act() if status else None
             try:
                 survivors = kill_descendants(timeout=_KILL_SECONDS)
             except Exception:
@@ -248,12 +264,24 @@ class StopSignals:
                 if survivors:
                     status = FORCED_STATUS
                     _write_stderr(f"Killed, but not gone in time: {survivors}\n")
+            if last_act is not None:
+                last_act.join(max(0.0, killed_by - time.monotonic()))
             if said is not None:
                 said.join(_LOG_SECONDS)
             if said is None or said.is_alive():
                 _write_stderr(message % args + "\n")
         finally:
             os._exit(status)
+
+    def _last_act(self) -> threading.Thread | None:
+        if self.before_leaving is None:
+            return None
+        thread = threading.Thread(target=_call, args=(self.before_leaving,), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads to be had
+            return None
+        return thread
 
     def _await_leaving(self) -> NoReturn:
         # Generous: whoever leaves has bounds of its own, and after a pause of the whole machine
@@ -404,7 +432,8 @@ class StopSignals:
     # --- saying ---------------------------------------------------------------------------------
 
     def _dump_stacks(self, why: str) -> None:
-        _write_stderr(f"Received SIGUSR1: {why}stacks of all threads:\n{_all_stacks()}")
+        stage = f" ({self.stage})" if self.stage else ""
+        _write_stderr(f"Received SIGUSR1{stage}: {why}stacks of all threads:\n{_all_stacks()}")
 
     def _say(
         self, severity: int, message: str, *args: object, exc_info: Any = None

@@ -35,18 +35,24 @@ Merge = Callable[[Sequence[Chunk], Iterable[str]], Chunk]
 class Flight:
     """What SGLang's side has told us of one submitted rid."""
 
-    __slots__ = ("_changed", "ended", "handover", "rid")
+    __slots__ = ("_changed", "ended", "handover", "note", "rid")
 
-    def __init__(self, rid: str, handover: Handover | None) -> None:
+    def __init__(
+        self, rid: str, handover: Handover | None, note: Callable[[str], None] | None = None
+    ) -> None:
         self.rid = rid
+        self.note = note
+        """Told, by name, what SGLang did with the rid."""
         self.handover = handover
         """Where a tap hands outputs over; None: this request is not tapped."""
         self.ended = False
         """Its stream has ended; it will not register any more."""
         self._changed: trio.Event | None = None
 
-    def poke(self) -> None:
+    def poke(self, what: str | None = None) -> None:
         """asyncio. Something happened to the rid: whoever waits looks again."""
+        if what is not None and self.note is not None:
+            self.note(what)
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -172,13 +178,13 @@ class TapMixin(_Base):  # type: ignore[misc]  # SGLang has no types
         if isinstance(rid, str):
             flight = self.flights.get(rid)
             if flight is not None:
-                flight.poke()
+                flight.poke("registered")
 
     def _mark_state_dispatched(self, rid: str) -> None:
         super()._mark_state_dispatched(rid)
         flight = self.flights.get(rid)
         if flight is not None:
-            flight.poke()
+            flight.poke("dispatched")
 
     async def _stream_one_response(
         self, obj: Any, state: Any, request: Any = None

@@ -3,6 +3,9 @@
 
 """``python -m trio_worker``: the same flags as ``python -m dynamo.sglang``.
 
+``… top URL`` shows running workers instead (`trio_worker.top`); the incumbent takes no positional
+arguments, so nothing of its command line can mean that.
+
 Spawned children run this file again, as ``__mp_main__``: everything sits under the guard.
 """
 
@@ -17,12 +20,19 @@ def main() -> None:
     """Neither flavour. Run one worker and end the process with its exit status."""
     if os.environ.get("SNAPSHOT_RESTORE_STANDBY") == "1":
         _hold_for_restore()
-    # First: a stop is kept until there is somebody to hear it, and heard during the imports below.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    if sys.argv[1:2] == ["top"]:
+        from trio_worker.top.__main__ import main as show
+
+        sys.exit(show(sys.argv[2:]))
+    # First: a stop is kept until there is somebody to hear it, and heard during the imports below;
+    # a look inside is not taken for the end.
+    kept = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
+    signal.pthread_sigmask(signal.SIG_BLOCK, kept)
 
     from compat.signals import install
 
     signals = install()
+    signals.doing("starting: importing")
 
     from trio_worker.startup import run
 

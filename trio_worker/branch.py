@@ -60,7 +60,7 @@ async def open_branch(
     """Trio. A branch for the length of the block; leaving cancels and joins it."""
     branch = Branch(name, on_error)
     async with trio.open_nursery() as holder:
-        await holder.start(branch._run)
+        await holder.start(branch._run, name=name)
         try:
             yield branch
         finally:

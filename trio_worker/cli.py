@@ -44,6 +44,10 @@ class WorkerOptions:
     """``freeze``: no full collection while streams are live; ``off``: Python's default."""
     tap: bool = True
     """Outputs may leave SGLang through the tap."""
+    recorder_events: int = 20_000
+    """Events that the flight recorder keeps; 0: it is off."""
+    recorder_dir: str | None = None
+    """Where it is written to; None: a folder of ours below the system's temporary one."""
     help_asked: bool = False
     """Our part of the help has been shown; Dynamo's parser shows the rest."""
 
@@ -55,6 +59,13 @@ def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text}")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or more, not {text}")
     return value
 
 
@@ -113,6 +124,19 @@ _FLAGS: Final = (
         "take outputs from SGLang where they arrive (default), or --no-tap: by SGLang's own path, "
         "one wake-up each",
         {"action": argparse.BooleanOptionalAction},
+    ),
+    _Flag(
+        "--recorder-events",
+        "TRIO_WORKER_RECORDER_EVENTS",
+        "events that the flight recorder keeps, about eight a request; 0: none; default 20000",
+        {"type": _count, "metavar": "COUNT"},
+    ),
+    _Flag(
+        "--recorder-dir",
+        "TRIO_WORKER_RECORDER_DIR",
+        "where the flight recorder is written to on demand and when the worker fails; default: "
+        "trio-worker-flights in the system's temporary folder",
+        {"metavar": "FOLDER"},
     ),
 )
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import trio
 
+from trio_worker.buckets import Buckets
+
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 5.0
@@ -38,6 +40,9 @@ YOUNG_THRESHOLD = 10_000
 """Allocations between two collections of the youngest generation; Python's default is 700."""
 
 NEVER = 1_000_000_000
+
+PAUSES_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
+"""Upper bounds of the histogram of pauses."""
 
 
 @dataclass(slots=True)
@@ -56,6 +61,7 @@ class Garbage:
     def __init__(self, policy: str, live: Callable[[], int]) -> None:
         self.policy = policy
         self.stats = GarbageStats()
+        self.pauses = Buckets(PAUSES_S)
         self._live = live
         self._began = 0.0
 
@@ -76,6 +82,7 @@ class Garbage:
         pause = now - self._began
         stats = self.stats
         stats.pause_s += pause
+        self.pauses.observe(pause)
         stats.longest_pause_s = max(stats.longest_pause_s, pause)
         if info["generation"] == 2:
             stats.full += 1

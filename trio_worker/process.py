@@ -43,6 +43,7 @@ SGLANG_NOTIFY_OUTPUTS = 16
 def run_process(signals: StopSignals, options: WorkerOptions, argv: list[str]) -> NoReturn:
     """Neither flavour. Never returns: ends the process with its status."""
     configure_dynamo_logging()
+    signals.doing("starting: reading arguments and the model's configuration")
     try:
         config = run_parser(argv)
         role = implementation_of(role_of(config))

@@ -34,11 +34,11 @@ from compat.processes import reap_orphans
 from compat.runtime import WorkerRuntime, open_runtime
 from compat.senders import Senders
 from compat.signals import StopSignals
-from trio_worker import inside
 from trio_worker.branch import Branch, open_branch
-from trio_worker.cli import WorkerOptions
+from trio_worker.cli import WorkerOptions, role_of
 from trio_worker.errors import explain
 from trio_worker.garbage import Garbage
+from trio_worker.instruments import Instruments, model_of
 from trio_worker.requests.abort import Aborts, order_is_proven
 from trio_worker.requests.live import LiveRequests
 from trio_worker.roles import Role
@@ -67,47 +67,64 @@ class Worker:
     requests: LiveRequests
     senders: Senders
     shutdown: Shutdown
+    garbage: Garbage
+    instruments: Instruments
+
+    @property
+    def role(self) -> str:
+        """By name, for whoever looks in."""
+        return role_of(self.config).value
+
+    @property
+    def model(self) -> str:
+        """What clients call the model."""
+        return model_of(self.config)
 
 
 async def main(signals: StopSignals, options: WorkerOptions, config: Any, role: Role) -> ExitStatus:
     """Trio. One worker from its first connection to its exit status; never raises."""
     shutdown = Shutdown(Bounds(total=options.shutdown_timeout), leads=role.leads)
+    instruments = Instruments(signals, options, config)
+    shutdown.note = instruments.recorder.note_worker
     try:
         async with open_loop() as loop:
             building, starting = trio.CancelScope(), trio.CancelScope()
-            _attach(signals, shutdown)
+            _attach(signals, shutdown, instruments.dump)
             async with trio.open_nursery() as process:
                 process.start_soon(reap_orphans)
                 process.start_soon(_conduct, signals, shutdown, (building, starting), process)
                 with building:
-                    await _live(loop, signals, options, config, role, shutdown, starting)
+                    await _live(loop, options, config, role, shutdown, starting, instruments)
         shutdown.run_deferred(loop.recorded_signal_handlers, signals.first_signal)
     except Exception as error:
         logger.exception("The worker failed outside of its tree")
         shutdown.request(StopReason.INTERNAL_ERROR, explain(error))
-        return max(shutdown.status, ExitStatus.FAILED)
+        shutdown.status = max(shutdown.status, ExitStatus.FAILED)
+    instruments.end(shutdown.status)
     return shutdown.status
 
 
 async def _live(
     loop: WorkerLoop,
-    signals: StopSignals,
     options: WorkerOptions,
     config: Any,
     role: Role,
     shutdown: Shutdown,
     starting: trio.CancelScope,
+    instruments: Instruments,
 ) -> None:
     """Trio. The tree below the loop; each level cleans up what it built."""
 
     def failed(branch: str, error: BaseException) -> None:
         shutdown.request(StopReason.INTERNAL_ERROR, f"{branch}: {explain(error)}")
 
+    instruments.stage("starting: connecting to Dynamo's runtime")
     try:
         async with (
             role.open_early(loop, config, shutdown),
             open_runtime(loop, config.dynamo_args) as runtime,
             _known_as(shutdown, "runtime", runtime),
+            _stage(instruments, "starting: building the engine"),
             role.open_engine(loop, config, runtime) as engine,
             _known_as(shutdown, "engine", engine),
             open_branch("aborts", failed) as aborts,
@@ -129,6 +146,7 @@ async def _live(
                     order_is_proven=order_is_proven(config.server_args),
                 ),
                 tokenizer_manager=engine.tokenizer_manager,
+                recorder=instruments.recorder,
             )
             shutdown.parts.requests = shutdown.parts.serving = requests
             senders = Senders()
@@ -136,6 +154,7 @@ async def _live(
             services.start_service(senders.watch)
             services.start_service(engine.watch_children)
             services.start_service(_watch, shutdown, engine, runtime)
+            services.start_service(instruments.lag.watch)
             worker = Worker(
                 loop=loop,
                 config=config,
@@ -147,12 +166,16 @@ async def _live(
                 requests=requests,
                 senders=senders,
                 shutdown=shutdown,
+                garbage=garbage,
+                instruments=instruments,
             )
-            _show(signals, shutdown, worker)
+            instruments.show(worker)
             # Before anybody is served: its first collection stops everything for a second or more.
             services.start_service(garbage.keep)
+            instruments.stage("starting: registering the model")
             with starting:
                 await role.serve(worker)
+                instruments.stage("serving")
             await shutdown.finished.wait()
     except Exception as error:
         shutdown.request(StopReason.STARTUP_FAILED, explain(error))
@@ -169,19 +192,14 @@ async def _known_as(shutdown: Shutdown, name: str, part: Any) -> AsyncIterator[N
         setattr(shutdown.parts, name, None)
 
 
-def _show(signals: StopSignals, shutdown: Shutdown, worker: Worker) -> None:
-    """Trio. Let operators look inside: text on SIGUSR1, JSON on an engine route."""
-
-    async def route(_body: dict[str, Any]) -> dict[str, Any]:
-        return inside.view(worker)
-
-    _attach(signals, shutdown, dump=lambda: logger.info("%s", inside.text(worker)))
-    worker.runtime.runtime.register_engine_route(inside.ROUTE, route)
+@asynccontextmanager
+async def _stage(instruments: Instruments, what: str) -> AsyncIterator[None]:
+    """Trio. Says what comes next in a chain of contexts."""
+    instruments.stage(what)
+    yield
 
 
-def _attach(
-    signals: StopSignals, shutdown: Shutdown, dump: Callable[[], None] | None = None
-) -> None:
+def _attach(signals: StopSignals, shutdown: Shutdown, dump: Callable[[], None]) -> None:
     """Trio. From here on a signal is a request to the plan."""
 
     def notify(level: int) -> None:

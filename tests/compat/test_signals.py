@@ -405,6 +405,32 @@ class TestEngineFailed:
 
 
 class TestDump:
+    def test_asked_before_there_is_anybody_to_answer(self, tmp_path: Path) -> None:
+        main = """
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        subprocess.run(["kill", "-USR1", str(os.getpid())], check=True)
+        signals.install()
+        block()
+        """
+        with running(tmp_path, main) as script:
+            script.wait_for_error("Received SIGUSR1: stacks of all threads")
+            script.send(signal.SIGTERM)
+            assert script.status() == 0
+
+    def test_what_the_process_is_doing(self, tmp_path: Path) -> None:
+        main = """
+        stop = signals.install()
+        stop.doing("starting: reading")
+        say("up")
+        block()
+        """
+        with running(tmp_path, main) as script:
+            assert script.line() == "up"
+            script.send(signal.SIGUSR1)
+            script.wait_for_error("Received SIGUSR1 (starting: reading, for ")
+            script.send(signal.SIGTERM)
+            assert script.status() == 0
+
     def test_from_the_first_line_all_stacks(self, tmp_path: Path) -> None:
         main = """
         def somewhere():
@@ -457,6 +483,32 @@ class TestDump:
             script.send(signal.SIGUSR1)
             script.wait_for_error("in stuck_here")
             assert "Trio has not answered" in script.errors()
+
+
+class TestLastAct:
+    """Before a forced way out, in the time that killing takes anyway."""
+
+    def test_it_is_done(self, tmp_path: Path) -> None:
+        main = """
+        stop = signals.install()
+        stop.before_leaving = lambda: say("last act")
+        stop.arm_last_resort(0.1, reason="test")
+        block()
+        """
+        with running(tmp_path, main) as script:
+            assert script.line() == "last act"
+            assert script.status() == 70
+
+    @pytest.mark.parametrize("act", ["block", "lambda: 1 / 0"])
+    def test_it_holds_nobody_up(self, tmp_path: Path, act: str) -> None:
+        main = f"""
+        stop = signals.install()
+        stop.before_leaving = {act}
+        stop.arm_last_resort(0.1, reason="test")
+        block()
+        """
+        with running(tmp_path, main) as script:
+            assert script.status() == 70
 
 
 class TestLastResort:

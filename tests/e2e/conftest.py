@@ -39,6 +39,7 @@ class Clusters:
             backing = self._backing(kind)
 
             env = CANARY if isinstance(backing, StandIn | Encoder) else {}
+            env = {**env, "TRIO_WORKER_RECORDER_DIR": f"{self._folder.name}/flights"}
 
             def opens() -> AbstractAsyncContextManager[Served]:
                 return open_served(backing, env=env, say=self._say)

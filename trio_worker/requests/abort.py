@@ -52,10 +52,28 @@ class AbortCounts:
 
     ordered: int = 0
     sent: int = 0
+    confirmed: int = 0
+    """SGLang has ended the stream of a request whose abort was sent."""
+    gone: int = 0
+    """Needless: SGLang no longer held the request."""
     retried: int = 0
     abandoned: int = 0
+    """The request never registered."""
     unconfirmed: int = 0
+    """The request was still registered after the last retry."""
     failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingAbort:
+    """An abort that is still waited for."""
+
+    rid: str
+    context_id: str
+    waits_for: str
+    """``dispatch``, or ``confirmation`` where it may have to be sent again."""
+    since: float
+    """Trio's clock, seconds."""
 
 
 class Aborts:
@@ -76,6 +94,7 @@ class Aborts:
         self._context = contextvars.copy_context()
         self._order_is_proven = order_is_proven
         self.counts = AbortCounts()
+        self.pending: set[PendingAbort] = set()
 
     @property
     def registry(self) -> Mapping[str, Any] | None:
@@ -100,9 +119,11 @@ class Aborts:
         elif state is not None and _dispatched(state) is not False:
             on_end(self._submit_in_order(flight, state, context_id))
         elif flight.ended:
+            self.counts.gone += 1
             on_end(AbortEnd.GONE)
         else:
-            self._start(self._abort_when_dispatched, flight, context_id, on_end)
+            pending = PendingAbort(flight.rid, context_id, "dispatch", trio.current_time())
+            self._start(pending, self._abort_when_dispatched, flight, context_id, on_end)
 
     def send_now(self, rids: Sequence[str], context_id: str) -> None:
         """Trio or asyncio. Abort rids that SGLang has spoken of; said once (rule 15)."""
@@ -113,16 +134,17 @@ class Aborts:
         if AbortEnd.SENT in ends:
             logger.info("Aborted Request ID: %s", context_id)
 
-    def leave(self, flight: Flight, context_id: str) -> None:
+    def leave(self, flight: Flight, context_id: str) -> bool:
         """Trio. A request ends early: abort what SGLang still holds, before its stream is closed.
 
-        What is not dispatched yet is dropped by closing the stream (rules 25, 78).
+        What is not dispatched yet is dropped by closing the stream (rules 25, 78). Returns whether
+        an abort was sent.
         """
         registry = self.registry
         state = registry.get(flight.rid) if registry is not None else None
         if state is None or getattr(state, "abort_sent", False) or not _dispatched(state):
-            return
-        self._submit(flight.rid, context_id)
+            return False
+        return self._submit(flight.rid, context_id) is AbortEnd.SENT
 
     async def _abort_when_dispatched(
         self, flight: Flight, context_id: str, on_end: Callable[[AbortEnd], None]
@@ -135,6 +157,8 @@ class Aborts:
             await self._wait_dispatched(flight, state)
             if self._holds(flight.rid, state):
                 end = self._submit_in_order(flight, state, context_id)
+            else:
+                self.counts.gone += 1
         finally:
             on_end(end)
 
@@ -167,13 +191,25 @@ class Aborts:
     def _submit_in_order(self, flight: Flight, state: Any, context_id: str) -> AbortEnd:
         end = self._submit(flight.rid, context_id)
         if end is AbortEnd.SENT and (not self._order_is_proven or _dispatched(state) is None):
-            self._start(self._retry, flight.rid, state)
+            pending = PendingAbort(flight.rid, context_id, "confirmation", trio.current_time())
+            self._start(pending, self._retry, flight.rid, state)
         return end
 
-    def _start(self, task: Callable[..., Awaitable[Any]], *args: Any) -> None:
+    def _start(
+        self, pending: PendingAbort, task: Callable[..., Awaitable[Any]], *args: Any
+    ) -> None:
         # A client's stop is told in the empty context of the runtime's calls; there a socket of
         # pyzmq finds no loop for the future that it returns, and the abort would fail.
-        self._context.copy().run(self._nursery.start_soon, task, *args)
+        self._context.copy().run(self._nursery.start_soon, self._known, pending, task, *args)
+
+    async def _known(
+        self, pending: PendingAbort, task: Callable[..., Awaitable[Any]], *args: Any
+    ) -> None:
+        self.pending.add(pending)
+        try:
+            await task(*args)
+        finally:
+            self.pending.discard(pending)
 
     def _submit(self, rid: str, context_id: str) -> AbortEnd:
         end = self._send(rid, context_id)

@@ -15,6 +15,7 @@ from compat.feeders import Feeders
 from compat.handover import Handover
 from compat.loop import WorkerLoop
 from compat.tap import Flight
+from trio_worker.recorder import Note, Recorder, events
 from trio_worker.requests.abort import Aborts
 from trio_worker.requests.outcome import engine_shutdown
 from trio_worker.requests.plan import Plan
@@ -32,10 +33,12 @@ class LiveRequests:
         feeders: Feeders,
         aborts: Aborts,
         tokenizer_manager: Any,
+        recorder: Recorder | None = None,
     ) -> None:
         self.loop = loop
         self.feeders = feeders
         self.aborts = aborts
+        self.recorder = Recorder(0) if recorder is None else recorder
         self._serving = serving
         self._manager = tokenizer_manager
         self._flights: dict[str, Flight] = getattr(tokenizer_manager, "flights", {})
@@ -46,7 +49,10 @@ class LiveRequests:
         """From the migrate phase on: new requests are told to go elsewhere (rule 124)."""
         self.admitted = 0
         self.migrated = 0
+        """Requests that ended with ``EngineShutdown``, which the frontend migrates."""
         self.refused = 0
+        self.drains_ended = 0
+        """Drains that found the end of their stream in time."""
         self.drains_timed_out = 0
 
     def __len__(self) -> int:
@@ -74,6 +80,7 @@ class LiveRequests:
         """
         if self.migrating or self._serving.cancel_scope.cancel_called:
             self.refused += 1
+            self.recorder.lane()(events.REFUSED, context.id())
             raise engine_shutdown()
         request = Request(self, context, egress, planning)
         self._live.add(request)
@@ -86,8 +93,6 @@ class LiveRequests:
     def landed(self, request: Request) -> None:
         """Trio. A request has put its outcome."""
         self._live.discard(request)
-        if request.shutting_down:
-            self.migrated += 1
         if not self._live:
             self._idle_since = trio.current_time()
             self._changed.set()
@@ -95,9 +100,9 @@ class LiveRequests:
 
     # ---- what the engine's side knows of each rid ----
 
-    def take_off(self, rid: str, handover: Handover | None) -> Flight:
+    def take_off(self, rid: str, handover: Handover | None, note: Note) -> Flight:
         """asyncio. From here on the tap tells us of `rid`."""
-        flight = Flight(rid, handover)
+        flight = Flight(rid, handover, note)
         self._flights[rid] = flight
         return flight
 

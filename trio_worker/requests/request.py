@@ -25,6 +25,7 @@ from compat.feeders import Feeder
 from compat.handover import Chunk, Handover
 from compat.tap import Flight
 from trio_worker import constants
+from trio_worker.recorder import events
 from trio_worker.requests.abort import AbortEnd, wait_dispatched, wait_registered
 from trio_worker.requests.outcome import Outcome, decide
 from trio_worker.requests.plan import Plan, Uploader
@@ -53,6 +54,13 @@ class Phase(Enum):
     MIGRATING = "migrating"
 
 
+_ABORT_EVENTS = {
+    AbortEnd.SENT: events.ABORT_SENT,
+    AbortEnd.GONE: events.ABORT_NEEDLESS,
+    AbortEnd.IMPOSSIBLE: events.ABORT_FAILED,
+}
+
+
 class Request:
     """One request from admission to outcome."""
 
@@ -61,11 +69,13 @@ class Request:
         "_abort_sent",
         "_abort_settled",
         "_chunk_seen",
+        "_drain_began",
         "_egress",
         "_feeder",
         "_flight",
         "_flushed",
         "_handover",
+        "_note",
         "_owner",
         "_stop_watch",
         "_unopened",
@@ -92,6 +102,8 @@ class Request:
         self._egress = egress
         self.context = context
         self.context_id = context.id()
+        self._note = owner.recorder.lane()
+        self._note(events.RECEIVED, self.context_id)
         self.plan: Plan | None = None
         self.scope = trio.CancelScope()
         self.outcome = Outcome(owner.loop.create_future())
@@ -103,6 +115,7 @@ class Request:
         self._abort_sent = False
         self._abort_settled = False
         self._chunk_seen = False
+        self._drain_began = False
         self._flushed = False
         self._unopened = False
         self._wanted: trio.CancelScope | None = None
@@ -126,10 +139,12 @@ class Request:
             source = await plan.submit()
             async for chunk in source:
                 handover.put(chunk)
+            self._stream_ended()
         except asyncio.CancelledError:
             # Only a leaving request or the engine's owner cancels a feeder.
             return
         except BaseException as error:
+            self._stream_ended(type(error).__name__)
             handover.fail(error)
         finally:
             await _close(source)
@@ -140,12 +155,18 @@ class Request:
                 self._flight.ended = True
                 self._flight.poke()
 
+    def _stream_ended(self, error: str | None = None) -> None:
+        if self._abort_sent:
+            self._owner.aborts.counts.confirmed += 1
+        self._note(events.ABORT_CONFIRMED if self._abort_sent else events.STREAM_ENDED, error)
+
     def _planned(self, plan: Plan) -> None:
         self.plan = plan
+        self._note(events.SUBMITTED, plan.engine_rid)
         self._handover.merge = plan.merge
         if plan.ordered:
             handover = self._handover if plan.tapped else None
-            self._flight = self._owner.take_off(plan.engine_rid, handover)
+            self._flight = self._owner.take_off(plan.engine_rid, handover, self._note)
         if plan.uploader is None:
             self._handover.deliver = self._relay
         if plan.opening is not None and not self._nobody_listens:
@@ -167,10 +188,12 @@ class Request:
         if self.client_left:
             return
         self.client_left = True
+        self._note(events.STOP_SEEN, "client")
         if self._wanted is not None:
             self._wanted.cancel()
         if self.shutting_down:
             return
+        self._drain_began = self._drain_seconds > 0
         self._log_signal()
         self.scope.deadline = trio.current_time() + self._drain_seconds
         self._order_abort()
@@ -180,6 +203,7 @@ class Request:
         if self.shutting_down:
             return
         self.shutting_down = True
+        self._note(events.STOP_SEEN, "worker")
         if self.client_left:
             return  # rule 75: the drain goes on, and ends as a shutdown
         self._log_signal()
@@ -207,7 +231,9 @@ class Request:
             # first step never comes to close the channel itself.
             self._feeder.cancel()
             self._handover.close()
-        elif self._flight is not None:
+            return
+        self._note(events.ABORT_ORDERED)
+        if self._flight is not None:
             self._owner.aborts.order(self._flight, self.context_id, self._abort_ended)
             self._abort_strangers(self._flight)
         else:
@@ -217,6 +243,7 @@ class Request:
     def _abort_ended(self, end: AbortEnd) -> None:
         self._abort_sent = end is AbortEnd.SENT
         self._abort_settled = True
+        self._note(_ABORT_EVENTS[end])
         if self.shutting_down and not self.client_left and end is not AbortEnd.GONE:
             self.scope.cancel()
 
@@ -262,7 +289,7 @@ class Request:
             error = caught
         try:
             with trio.CancelScope(shield=True):
-                self._warn_of_timeout()
+                self._end_drain()
                 await self._leave()
                 await self._put_outcome(error)
             if cancelled_from_above is not None:
@@ -353,7 +380,9 @@ class Request:
         """Trio, or asyncio in place of a wake-up. Convert one chunk and send it."""
         plan = self.plan
         assert plan is not None
-        self._chunk_seen = True
+        if not self._chunk_seen:
+            self._chunk_seen = True
+            self._note(events.FIRST_TOKEN)
         if self.client_left or self.context.is_stopped():
             plan.responses.observe(chunk)
             if self.client_left:
@@ -399,14 +428,18 @@ class Request:
         if response is not None and not self._nobody_listens:
             self._send(response)
 
-    def _warn_of_timeout(self) -> None:
+    def _end_drain(self) -> None:
         if not self.scope.cancelled_caught:
+            if self._drain_began:
+                self._owner.drains_ended += 1
+                self._note(events.DRAIN_ENDED, "done")
             return
         if self.shutting_down and not self.client_left:
             if not self._abort_settled:
                 logger.warning("Timed out waiting for ordered SGLang abort during shutdown")
         elif self.client_left and self._drain_seconds:
             self._owner.drains_timed_out += 1
+            self._note(events.DRAIN_ENDED, "timed out")
             logger.warning("Timed out draining SGLang stream after cancellation")
 
     async def _leave(self) -> None:
@@ -419,8 +452,10 @@ class Request:
         if not feeder.done:
             if plan is not None and not plan.responses.all_finished:
                 if self._flight is not None:
-                    if not self._abort_sent:
-                        self._owner.aborts.leave(self._flight, self.context_id)
+                    if not self._abort_sent and self._owner.aborts.leave(
+                        self._flight, self.context_id
+                    ):
+                        self._note(events.ABORT_SENT, "on leaving")
                     self._abort_strangers(self._flight)
                 else:
                     self._abort_unfinished()
@@ -428,7 +463,8 @@ class Request:
             with trio.move_on_after(constants.FEEDER_CLOSE_S):
                 await feeder.wait_ended()
             if not feeder.done:
-                self._owner.feeders.detach(feeder)
+                self._owner.feeders.detach(feeder, self.context_id)
+                self._note(events.DETACHED)
         self._handover.leave()
         if plan is not None:
             self._owner.clear_leftovers(plan)
@@ -444,8 +480,9 @@ class Request:
             with trio.move_on_after(constants.EGRESS_FLUSH_S):
                 await self._egress.finish()
                 self._flushed = True
+        complete = finished and self._flushed
         end = decide(
-            complete=finished and self._flushed,
+            complete=complete,
             shutting_down=self.shutting_down,
             client_left=self.client_left,
             submitted=self._chunk_seen or self._abort_sent,
@@ -456,6 +493,14 @@ class Request:
                 await self._egress.flush()
         if not self._flushed:
             self._egress.discard()
+        if self.shutting_down and not complete:
+            self._owner.migrated += 1
+            how = "migrated"
+        elif end is not None:
+            how = type(end).__name__
+        else:
+            how = "client left" if self.client_left and not finished else "complete"
+        self._note(events.ENDED, how)
         self.outcome.put(end)
         del end, error
 
@@ -478,6 +523,11 @@ class Request:
     def backlog(self) -> int:
         """Chunks and frames of ours that wait (not those that the tap has left with SGLang)."""
         return self._handover.backlog + self._egress.waiting
+
+    @property
+    def stuck_seconds(self) -> float:
+        """How long one ``send`` of this request has been blocking a carrier; 0: none does."""
+        return self._egress.stuck_seconds
 
     @property
     def phase(self) -> Phase:

@@ -23,7 +23,7 @@ field by field, but for the deliberate differences that the modules name by rule
 
 from trio_worker.responses.answer import AnswerResponses, wrap_answer
 from trio_worker.responses.finish import SHUTDOWN_MESSAGE
-from trio_worker.responses.merge import coalesce
+from trio_worker.responses.merge import coalesce, coalesced
 from trio_worker.responses.multimodal import (
     ForwardedResponses,
     MultimodalPrefillResponses,
@@ -51,6 +51,7 @@ __all__ = [
     "bootstrap_response",
     "choice_index",
     "coalesce",
+    "coalesced",
     "error_text",
     "merge_forwarded",
     "wrap_answer",

@@ -12,6 +12,15 @@ FIRST_SENT = "response_sent_to_client_ts"
 """Only in the first chunk of a stream (`TokenizerManager._stream_one_response`)."""
 
 
+class _Tally:
+    merged_away = 0
+
+
+def coalesced() -> int:
+    """Chunks of this process that are no longer there, since they were merged into another."""
+    return _Tally.merged_away
+
+
 def coalesce(
     chunks: Sequence[dict[str, Any]], customized_info_keys: Iterable[str] = ()
 ) -> dict[str, Any]:
@@ -30,6 +39,7 @@ def coalesce(
     last = chunks[-1]
     if len(chunks) == 1:
         return last
+    _Tally.merged_away += len(chunks) - 1
     merged = dict(last)
     if "output_ids" in merged:
         merged["output_ids"] = [i for chunk in chunks for i in chunk.get("output_ids", ())]

@@ -41,7 +41,6 @@ class NativeResponses(Responses):
     """
 
     __slots__ = (
-        "_by_index",
         "_internal_request_id",
         "_report_kv_cache_hit",
         "_response_request_id",
@@ -60,7 +59,6 @@ class NativeResponses(Responses):
         self._internal_request_id = internal_request_id
         self._response_request_id = response_request_id
         self._report_kv_cache_hit = report_kv_cache_hit
-        self._by_index: dict[int, Choice] = {}
 
     def convert(self, chunk: dict[str, Any], *, shutting_down: bool) -> dict[str, Any] | None:
         response = chunk["engine_data"]["sglang_response"]

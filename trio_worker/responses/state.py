@@ -57,7 +57,14 @@ class Responses:
             dropped after that.
     """
 
-    __slots__ = ("_choices", "_finished", "_notify_first_token", "_uploads", "unfinished_ids")
+    __slots__ = (
+        "_by_index",
+        "_choices",
+        "_finished",
+        "_notify_first_token",
+        "_uploads",
+        "unfinished_ids",
+    )
 
     def __init__(
         self,
@@ -67,10 +74,16 @@ class Responses:
         notify_first_token: Callable[[], None] | None = None,
     ) -> None:
         self.unfinished_ids: set[str] = set()
+        self._by_index: dict[int, Choice] = {}
         self._choices = choices
         self._finished: set[int] = set()
         self._uploads = uploads
         self._notify_first_token = notify_first_token
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the responses so far, all choices together; 0 for modes that send none."""
+        return sum(choice.delivered for choice in self._by_index.values())
 
     @property
     def all_finished(self) -> bool:

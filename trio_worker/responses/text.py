@@ -34,7 +34,6 @@ class TextResponses(Responses):
     """
 
     __slots__ = (
-        "_by_index",
         "_context_id",
         "_model",
         "_now",
@@ -60,7 +59,6 @@ class TextResponses(Responses):
         self._now = now
         self._user_stop_token_ids = user_stop_token_ids
         self._wants_stop_reason: bool = _nvext_extra_field_requested(request or {}, "stop_reason")
-        self._by_index: dict[int, Choice] = {}
 
     def convert(self, chunk: dict[str, Any], *, shutting_down: bool) -> dict[str, Any] | None:
         meta_info = chunk.get("meta_info", NO_META)

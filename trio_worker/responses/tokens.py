@@ -39,7 +39,6 @@ class TokenResponses(Responses):
     """
 
     __slots__ = (
-        "_by_index",
         "_report_kv_cache_hit",
         "_return_tokens_as_token_ids",
         "_user_stop_token_ids",
@@ -63,7 +62,6 @@ class TokenResponses(Responses):
         self._return_tokens_as_token_ids = return_tokens_as_token_ids
         self._user_stop_token_ids = user_stop_token_ids
         self._report_kv_cache_hit = report_kv_cache_hit
-        self._by_index: dict[int, Choice] = {}
 
     def convert(self, chunk: dict[str, Any], *, shutting_down: bool) -> dict[str, Any] | None:
         # Hot: once for every token of every stream. Each field is read once, and a plain chunk

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import trio
 
+from trio_worker.recorder import events
 from trio_worker.shutdown.parts import LiveRequests, Parts
 from trio_worker.shutdown.paths import (
     ASKED_REASONS,
@@ -94,6 +95,8 @@ class Shutdown:
         self.records: list[PhaseRecord] = []
         self.overruns: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
+        self.note: Callable[[str, str], object] = lambda _what, _detail: None
+        """Told of the reason, and of each phase when it begins and ends (the flight recorder)."""
         self._leads = leads
         self._hurried = trio.Event()
         self._withdrawn = trio.Event()
@@ -117,6 +120,7 @@ class Shutdown:
             self._deadline = self._started + self.bounds.total
             has_children = self.parts.children is not None
             self._path = path_of(reason, leads=self._leads, has_children=has_children)
+            self.note(events.ASKED_TO_STOP, reason.value)
             if reason not in ASKED_REASONS:
                 self._worsen(ExitStatus.FAILED)
             self.requested.set()
@@ -386,6 +390,7 @@ class Shutdown:
 
     def _enter(self, phase: Phase) -> float:
         self._active[phase] = trio.current_time()
+        self.note(events.PHASE_BEGINS, phase.label)
         self._reached = max(self._reached, phase.number)
         return self._active[phase]
 
@@ -393,6 +398,7 @@ class Shutdown:
         del self._active[phase]
         seconds = trio.current_time() - began
         self.records.append(PhaseRecord(phase, seconds, ended))
+        self.note(events.PHASE_ENDS, f"{phase.label}: {ended}")
         logger.info(
             "Shutdown phase %d (%s) took %.2f s: %s", phase.number, phase.label, seconds, ended
         )
@@ -430,6 +436,12 @@ class Shutdown:
         return "overran"
 
     # ---- looking in ----
+
+    def phase_seconds(self, now: float) -> dict[str, float]:
+        """Any thread. How long each phase took, or has taken at Trio's time `now`."""
+        return {record.phase.label: record.seconds for record in tuple(self.records)} | {
+            phase.label: now - since for phase, since in dict(self._active).items()
+        }
 
     def view(self) -> ShutdownView:
         """Trio. Where the plan is now."""

@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
+# SPDX-License-Identifier: Apache-2.0
+
+"""What is recorded of a request, in the order in which it normally happens; never per chunk."""
+
+from typing import Final
+
+RECEIVED: Final = "received"
+"""The runtime has called; detail: Dynamo's context id."""
+SUBMITTED: Final = "submitted"
+"""Handed to SGLang; detail: the rid."""
+REGISTERED: Final = "registered"
+"""SGLang holds a state for it (only of requests that are aborted by their rid)."""
+DISPATCHED: Final = "dispatched"
+"""The scheduler has been told."""
+FIRST_TOKEN: Final = "first token"
+"""The first chunk has come."""
+STOP_SEEN: Final = "stop seen"
+"""Detail: ``client`` (it left) or ``worker`` (it migrates its requests)."""
+ABORT_ORDERED: Final = "abort ordered"
+ABORT_SENT: Final = "abort sent"
+ABORT_NEEDLESS: Final = "abort needless"
+"""SGLang no longer held the request, or never got it."""
+ABORT_FAILED: Final = "abort failed"
+ABORT_CONFIRMED: Final = "abort confirmed"
+"""SGLang has ended an aborted request's stream."""
+STREAM_ENDED: Final = "stream ended"
+"""SGLang has ended the stream of a request that was not aborted."""
+DRAIN_ENDED: Final = "drain ended"
+"""Detail: ``done`` or ``timed out``."""
+DETACHED: Final = "detached"
+"""Its feeder resists; the request goes on without it."""
+ENDED: Final = "ended"
+"""Detail: ``complete``, ``client left``, ``migrated``, or an exception's type."""
+REFUSED: Final = "refused"
+"""Not admitted: the worker migrates its requests. Nothing else follows."""
+
+WORKER: Final = 0
+"""The lane of what happens to the worker itself."""
+STAGE: Final = "stage"
+"""Of the start: detail says what it is doing from here on."""
+ASKED_TO_STOP: Final = "asked to stop"
+"""Detail: the reason."""
+PHASE_BEGINS: Final = "phase begins"
+"""Of the shutdown plan; detail: its name."""
+PHASE_ENDS: Final = "phase ends"
+"""Detail: its name and how it ended."""
