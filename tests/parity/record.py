@@ -407,6 +407,9 @@ class Signals:
     first_signal = first_signal_at = None
     notify: Callable[[int], None] | None = None
 
+    def doing(self, what: str) -> None:
+        """Nobody looks."""
+
     def attach(self, notify: Callable[[int], None], **_: Any) -> None:
         self.notify = notify
 
