@@ -65,6 +65,10 @@ async def serve_and_load(
         for name in variants:
             say(f"{mode}: starting {name}")
             up.append(await stack.enter_async_context(open_variant(name, mode, BUILD / "work")))
+        # Together: what a start costs is imports, on one core.
+        for variant in up:
+            await variant.ready()
+            say(f"{mode}: {variant.name} serves")
         for count in streams:
             for repetition in range(repetitions):
                 # Who goes first alternates, so that nobody always follows the same neighbour.
@@ -89,6 +93,7 @@ async def stall(say: Progress) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in COMPARED:
         async with open_variant(name, "default", BUILD / "work") as variant:
+            await variant.ready()
             found[name] = await slow_client.measure(variant, SLOW_CLIENT_ROUNDS, say)
             if name == "ours":
                 found[name]["seconds_to_leave"] = await slow_client.leave_while_stuck(variant)

@@ -111,6 +111,10 @@ class Variant:
                         found[name] = pid
         return found
 
+    async def ready(self) -> None:
+        """Trio. Until the frontend lists the model."""
+        await self.cluster.wait_model()
+
     async def rest(self) -> None:
         """Trio. Until what the last load left behind has been worked off, within a minute."""
         with trio.move_on_after(REST_S):
@@ -208,7 +212,7 @@ def model_in(folder: Path) -> Path:
 async def open_variant(
     name: str, mode: str, folder: Path, *, more: Sequence[str] = ()
 ) -> AsyncIterator[Variant]:
-    """Trio. A frontend and one worker of variant `name` in `mode`, ready."""
+    """Trio. A frontend and one worker of variant `name` in `mode`; `Variant.ready` waits for it."""
     system_port = free_system_port()
     async with open_cluster(
         model_in(folder),
@@ -225,6 +229,5 @@ async def open_variant(
             "worker", [*command, *args, "--device", "cpu", *MODES[mode], *more], environment
         )
         cluster.workers.append(worker)
-        await cluster.wait_model()
         program = build_load_program(cluster.folder)
         yield Variant(name, cluster, worker, system_port, counts_file, program)

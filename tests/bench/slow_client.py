@@ -165,6 +165,7 @@ def main() -> None:
 
     async def run() -> dict[str, Any]:
         async with open_variant(options.variant, "default", BUILD / "work") as variant:
+            await variant.ready()
             result = await measure(variant, options.rounds, Progress())
             if options.variant.startswith("ours"):
                 result["seconds_to_leave"] = await leave_while_stuck(variant)

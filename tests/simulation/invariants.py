@@ -563,7 +563,8 @@ def what_waits_is_bounded(view: View) -> Iterator[str]:
     """A slow consumer makes chunks merge; it does not make memory grow (S6)."""
     case = view.record.case
     for index, request, record in view.pairs():
-        read_at_once = max(case.merge_at + 1, request.choices)
+        # Of each choice: what was merged, and its last chunk, which stays apart (rule 121).
+        read_at_once = max(case.merge_at + 1, 2 * request.choices)
         backlog = case.backlog_frames if request.arm == "push" else 0
         if record.most_responses > backlog + 1 + read_at_once:
             yield f"request {index}: {record.most_responses} responses waited"

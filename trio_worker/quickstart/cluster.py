@@ -42,6 +42,8 @@ LINGER_S = 5.0
 CPU_ENGINE_ARGS = (
     "--device",
     "cpu",
+    # Without it SGLang's scheduler keeps a core busy while nobody asks.
+    "--sleep-on-idle",
     "--attention-backend",
     "torch_native",
     "--sampling-backend",

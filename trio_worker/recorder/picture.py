@@ -15,7 +15,7 @@ from trio_worker.recorder import trace as states
 from trio_worker.recorder.trace import Trace
 
 WIDTH: Final = 960.0
-LEFT: Final = 170.0
+LEFT: Final = 290.0
 """Where time begins; names stand left of it."""
 RIGHT: Final = 130.0
 """Room for how a request ended."""
