@@ -93,8 +93,8 @@ MUTANTS = (
         "forgets the abort when it leaves",
         Aborts,
         "leave",
-        "self._submit(flight.rid, context_id)",
-        "pass",
+        "return self._submit(flight.rid, context_id) is AbortEnd.SENT",
+        "return False",
     ),
     Mutant(
         "aborts twice",
@@ -109,8 +109,8 @@ MUTANTS = (
         "starts abort tasks in the caller's context",
         Aborts,
         "_start",
-        "self._context.copy().run(self._nursery.start_soon, task, *args)",
-        "self._nursery.start_soon(task, *args)",
+        "self._context.copy().run(self._nursery.start_soon, self._known, pending, task, *args)",
+        "self._nursery.start_soon(self._known, pending, task, *args)",
     ),
     Mutant(
         "leaves the stream open",
@@ -280,8 +280,8 @@ MUTANTS = (
         "takes a request for complete before it has flushed",
         LiveRequest,
         "_put_outcome",
-        "complete=finished and self._flushed",
-        "complete=finished",
+        "complete = finished and self._flushed",
+        "complete = finished",
     ),
     Mutant(
         "does not send the end of a finished stream during a shutdown",
