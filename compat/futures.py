@@ -23,12 +23,13 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def settle(future: asyncio.Future[T]) -> T:
-    """Trio. The result of `future`, or its error, bare. Cancelled here, cancels `future` and goes.
+async def settle(awaitable: Awaitable[T]) -> T:
+    """Trio. The result of an asyncio future or coroutine, or its error, bare.
 
-    A future that somebody else cancelled raises `RuntimeTrouble`: asyncio's ``CancelledError``
-    would be a stranger among Trio tasks.
+    Cancelled here, cancels it and goes. One that somebody else cancelled raises `RuntimeTrouble`:
+    asyncio's ``CancelledError`` would be a stranger among Trio tasks.
     """
+    future = asyncio.ensure_future(awaitable)
     task = trio.lowlevel.current_task()
     left = False
 
@@ -66,5 +67,5 @@ async def within(seconds: float, make_future: Callable[[], Awaitable[T]], what: 
     `what` did not answer.
     """
     with trio.move_on_after(seconds):
-        return await settle(asyncio.ensure_future(make_future()))
+        return await settle(make_future())
     raise RuntimeTooSlow(f"{what}: no answer for {seconds:g} s")

@@ -133,7 +133,7 @@ class WorkerRuntime:
         """
         while True:
             with trio.move_on_after(INSTANCES_NOTICE_S):
-                await settle(asyncio.ensure_future(client.wait_for_instances()))
+                await settle(client.wait_for_instances())
                 return
             logger.warning("Nobody serves %s yet; waiting", path)
 

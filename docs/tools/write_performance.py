@@ -43,6 +43,11 @@ COLUMNS = (
     ("first_p50_ms", "first token, ms", ".0f"),
     ("full_collections", "full collections", ".0f"),
 )
+TITLES = {
+    "default": "No further flags",
+    "metrics": "`--enable-metrics`",
+    "skip-tokenizer-init": "`--skip-tokenizer-init`",
+}
 SHARES = (
     ("main_share", "worker, main thread"),
     ("process_share", "worker, all threads"),
@@ -103,10 +108,7 @@ def _mode(serving: dict[str, Any], mode: str) -> str:
         for streams, variant, figures in _rows(serving, mode)
     ]
     head = ["streams", "worker", *(title for _, title, _ in COLUMNS)]
-    title = "No further flags" if mode == "default" else f"`--{mode}`"
-    if mode == "metrics":
-        title = "`--enable-metrics`"
-    return f"### {title}\n\n{_table(head, rows)}"
+    return f"### {TITLES[mode]}\n\n{_table(head, rows)}"
 
 
 def _shares(serving: dict[str, Any]) -> str:

@@ -253,13 +253,7 @@ def measure(
     }
     return {
         "microseconds": cost,
-        "spread": {
-            name: [
-                min(run["us_per_chunk"] for run in done),
-                max(run["us_per_chunk"] for run in done),
-            ]
-            for name, done in runs.items()
-        },
+        "spread": {name: _spread(done) for name, done in runs.items()},
         "tasks_per_chunk": {name: done[0]["tasks_per_chunk"] for name, done in runs.items()},
         "multiple_of_bare": {name: value / cost["bare-asyncio"] for name, value in cost.items()},
         "summary": {

@@ -130,8 +130,6 @@ class Variant:
 
     def _snapshot(self) -> dict[str, float]:
         pid = self.worker.pid
-        status = Path(f"/proc/{pid}/status").read_text()
-        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
         counts = self.counts()
         return {
             "main_s": _thread_seconds(pid),
@@ -139,7 +137,7 @@ class Variant:
             "frontend_s": _process_seconds(self._frontend.pid),
             **{f"{name}_s": _process_seconds(child) for name, child in self._children().items()},
             "busy_s": _machine_seconds(),
-            "resident_mb": int(fields["VmRSS"].split()[0]) / 1024,
+            "resident_mb": resident_mb(pid),
             "switches": _switches(pid),
             "full": counts["full"],
             "pause_s": counts["pause_s"],
@@ -188,6 +186,12 @@ def _process_seconds(pid: int) -> float:
 def _machine_seconds() -> float:
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(pid: int) -> float:
+    """Memory of one process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
 def _switches(pid: int) -> float:

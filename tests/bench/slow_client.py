@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 import statistics
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import trio
 
-from tests.bench.serving import Load, Variant
+from tests.bench.serving import Load, Variant, resident_mb
 from trio_worker.inside import ROUTE
 from trio_worker.quickstart.chat import Answer, chat, post
+from trio_worker.standin.tokens import LETTERS
 
 STREAMS = 64
 STALL_S = 30.0
@@ -28,7 +28,6 @@ TOKENS = 5000
 READ_FIRST = 50
 """Tokens that it reads before it stops."""
 RECEIVE_BUFFER = 2048
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LEFT_S = 30.0
 
 
@@ -67,12 +66,6 @@ class Stalled:
         expected = "".join(LETTERS[(first + k) % len(LETTERS)] for k in range(TOKENS))
         entries = sum(len(part["content"]) for part in self.answer.logprobs)
         return text == expected and entries == TOKENS and self.answer.done
-
-
-def resident_mb(pid: int) -> float:
-    """Memory of one process."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
 async def beside_a_stalled_client(variant: Variant, load: Load) -> dict[str, Any]:

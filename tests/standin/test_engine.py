@@ -7,16 +7,12 @@ The engine lives in a child process (engine_child.py), which runs every case and
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.standin.child import run_engine_child
 from trio_worker.standin.tokens import text_at
 
 # Starting takes 25 to 40 s on two free cores, and minutes when they are shared.
@@ -24,27 +20,15 @@ START_S = 540
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(START_S + 60)]
 
-ROOT = Path(__file__).parents[2]
 HELLO = [74, 71, 78, 78, 81]  # "hello" in the tiny tokenizer
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the child saw, by case."""
-    scratch = tmp_path_factory.mktemp("engine")
-    result = scratch / "result.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.standin.engine_child", str(scratch), str(result)],
-        cwd=ROOT,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=START_S,
-        check=False,
+    return run_engine_child(
+        "tests.standin.engine_child", tmp_path_factory.mktemp("engine"), START_S
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(result.read_text())
-    return found
 
 
 def assert_whole(case: dict[str, Any], length: int, start: int = 0) -> None:

@@ -9,15 +9,12 @@ each request in several ways at the same time (`tests.tap.runs.Way`), and report
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.standin.child import run_engine_child
 from trio_worker.standin.tokens import text_at
 
 # Starting takes 15 s on two free cores, and minutes when they are shared.
@@ -25,7 +22,6 @@ START_S = 540
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(START_S + 60)]
 
-ROOT = Path(__file__).parents[2]
 HELLO = [74, 71, 78, 78, 81]  # "hello" in the tiny tokenizer
 TAPPED = ("parked", "slow")
 
@@ -33,20 +29,7 @@ TAPPED = ("parked", "slow")
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the child saw, by case."""
-    scratch = tmp_path_factory.mktemp("tap")
-    result = scratch / "result.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.tap.engine_child", str(scratch), str(result)],
-        cwd=ROOT,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=START_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(result.read_text())
-    return found
+    return run_engine_child("tests.tap.engine_child", tmp_path_factory.mktemp("tap"), START_S)
 
 
 def groups(found: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

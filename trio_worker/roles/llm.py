@@ -58,16 +58,20 @@ CONTROL_ENDPOINTS = ("load_lora", "unload_lora", "list_loras", "clear_kv_blocks"
 """Each is served by the handler's method of that name."""
 
 
-class LlmRole(Role):
-    """What decode and prefill share: one generate endpoint, four control endpoints."""
-
-    control_endpoints: tuple[str, ...] = CONTROL_ENDPOINTS
+class SglangRole(Role):
+    """A role on an ``sgl.Engine`` of its own."""
 
     def open_engine(
         self, loop: WorkerLoop, config: Any, runtime: WorkerRuntime
     ) -> AbstractAsyncContextManager[SglangEngine]:
         """Trio. ``sgl.Engine`` for the length of the block."""
         return open_sglang(loop, config, runtime)
+
+
+class LlmRole(SglangRole):
+    """What decode and prefill share: one generate endpoint, four control endpoints."""
+
+    control_endpoints: tuple[str, ...] = CONTROL_ENDPOINTS
 
     async def serve(self, worker: Worker) -> None:
         """Trio. From a built engine to a registered model."""

@@ -134,6 +134,10 @@ class MediaRole(Role):
 
     missing_model: str
     """What to say when there is no model."""
+    requests: Any
+    """The class of the role's requests."""
+    canary: Any
+    """The class of its health payload: something small."""
 
     def open_engine(
         self, loop: WorkerLoop, config: Any, runtime: WorkerRuntime
@@ -158,7 +162,7 @@ class MediaRole(Role):
         # Both before anything of the runtime runs (see `LlmRole.serve`).
         generate = runtime.endpoint(endpoint_name(config.dynamo_args))
         probe = runtime.endpoint(endpoint_name(config.dynamo_args, LEASE_PROBE))
-        handler = self.make_handler(host, config, filesystem)
+        handler = self.requests(host.engine, config, publisher=None, fs=filesystem)
         handler.attach_host(host)
         register_model_taint_route(runtime.runtime, generate)
         runtime.serve(
@@ -166,18 +170,10 @@ class MediaRole(Role):
             request_facade(worker, handler.plan).generate,
             graceful_shutdown=True,
             metrics_labels=[],
-            health_check_payload=self.health_payload(config),
+            health_check_payload=self.canary(model_path=config.server_args.model_path).to_dict(),
         )
         serve_lease_probe(runtime, probe)
         await self.register(host, runtime, generate, config)
-
-    def make_handler(self, host: GeneratorHost, config: Any, filesystem: Any) -> Any:
-        """Trio. The role's requests."""
-        raise NotImplementedError
-
-    def health_payload(self, config: Any) -> dict[str, Any]:
-        """The canary's request."""
-        raise NotImplementedError
 
     async def register(
         self, host: GeneratorHost, runtime: WorkerRuntime, generate: Any, config: Any
@@ -190,17 +186,8 @@ class ImageRole(MediaRole):
     """R1."""
 
     missing_model = "--model is required for diffusion workers"
-
-    def make_handler(self, host: GeneratorHost, config: Any, filesystem: Any) -> ImageRequests:
-        """Trio."""
-        return ImageRequests(host.engine, config, publisher=None, fs=filesystem)
-
-    def health_payload(self, config: Any) -> dict[str, Any]:
-        """A small picture."""
-        payload: dict[str, Any] = ImageDiffusionHealthCheckPayload(
-            model_path=config.server_args.model_path
-        ).to_dict()
-        return payload
+    requests = ImageRequests
+    canary = ImageDiffusionHealthCheckPayload
 
     async def register(
         self, host: GeneratorHost, runtime: WorkerRuntime, generate: Any, config: Any
@@ -222,17 +209,8 @@ class VideoRole(MediaRole):
     """R2."""
 
     missing_model = "--model is required for video generation workers"
-
-    def make_handler(self, host: GeneratorHost, config: Any, filesystem: Any) -> VideoRequests:
-        """Trio."""
-        return VideoRequests(host.engine, config, publisher=None, fs=filesystem)
-
-    def health_payload(self, config: Any) -> dict[str, Any]:
-        """Eight small frames."""
-        payload: dict[str, Any] = VideoGenerationHealthCheckPayload(
-            model_path=config.server_args.model_path
-        ).to_dict()
-        return payload
+    requests = VideoRequests
+    canary = VideoGenerationHealthCheckPayload
 
     async def register(
         self, host: GeneratorHost, runtime: WorkerRuntime, generate: Any, config: Any

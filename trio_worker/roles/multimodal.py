@@ -14,7 +14,6 @@ import functools
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from dynamo.common.constants import DisaggregationMode
@@ -37,9 +36,6 @@ from dynamo.sglang.request_handlers.llm.decode_handler import _ordered_cancellat
 
 from compat.downstream import Downstream
 from compat.handover import Chunk
-from compat.host import EngineHost
-from compat.loop import WorkerLoop
-from compat.runtime import WorkerRuntime
 from trio_worker.requests.backlog import merge_by_stream
 from trio_worker.requests.plan import Plan
 from trio_worker.responses import (
@@ -48,7 +44,6 @@ from trio_worker.responses import (
     Responses,
     error_text,
 )
-from trio_worker.roles import Role
 from trio_worker.roles.answer import RequestContext
 from trio_worker.roles.embeddings import ReceivedEmbeddings
 from trio_worker.roles.endpoints import (
@@ -57,7 +52,7 @@ from trio_worker.roles.endpoints import (
     request_facade,
     serve_lease_probe,
 )
-from trio_worker.roles.llm import open_sglang
+from trio_worker.roles.llm import SglangRole
 from trio_worker.roles.submission import EngineRecorder, Submission, SubmissionRecorder
 from trio_worker.worker import Worker
 
@@ -241,14 +236,8 @@ def _is_ordered(handler: Any, submission: Submission) -> bool:
     )
 
 
-class _InternalRole(Role):
+class _InternalRole(SglangRole):
     """What R6 and R7 share: reached through other workers, never by the frontend."""
-
-    def open_engine(
-        self, loop: WorkerLoop, config: Any, runtime: WorkerRuntime
-    ) -> AbstractAsyncContextManager[EngineHost]:
-        """Trio. ``sgl.Engine`` for the length of the block."""
-        return open_sglang(loop, config, runtime)
 
     async def serve(self, worker: Worker) -> None:
         """Trio. From a built engine to a registered topology card."""

@@ -8,7 +8,6 @@ It leaves when its schedulers do, whom rank 0 tells: leaving before would hang t
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from contextlib import AbstractAsyncContextManager
@@ -84,6 +83,6 @@ async def _publish_kv_events(publisher: Any) -> None:
         publisher.server_args,
         effective_gateway_workers(publisher.server_args, publisher.dynamo_args),
     )
-    for worker_id in await settle(asyncio.ensure_future(resolution)):
+    for worker_id in await settle(resolution):
         publisher.kv_worker_id = worker_id
         publisher.init_kv_event_publish()

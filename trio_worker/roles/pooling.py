@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import trio_asyncio
@@ -28,11 +27,7 @@ from dynamo.sglang.register import register_model_with_readiness_gate
 from dynamo.sglang.request_handlers import EmbeddingWorkerHandler, RerankWorkerHandler
 from dynamo.sglang.request_handlers.embedding.metrics import init_embedding_metrics
 
-from compat.host import EngineHost
-from compat.loop import WorkerLoop
-from compat.runtime import WorkerRuntime
 from trio_worker.requests.plan import Plan
-from trio_worker.roles import Role
 from trio_worker.roles.answer import RequestContext, only, plan_answer
 from trio_worker.roles.endpoints import (
     LEASE_PROBE,
@@ -40,7 +35,7 @@ from trio_worker.roles.endpoints import (
     request_facade,
     serve_lease_probe,
 )
-from trio_worker.roles.llm import open_sglang
+from trio_worker.roles.llm import SglangRole
 from trio_worker.worker import Worker
 
 
@@ -119,17 +114,11 @@ class RerankRequests(RerankWorkerHandler):  # type: ignore[misc]  # Dynamo has n
         return plan_answer(context, answer)
 
 
-class PoolingRole(Role):
+class PoolingRole(SglangRole):
     """What rerank and embedding share: no publisher, no control endpoints."""
 
     output_type: Any
     """``ModelType`` to register."""
-
-    def open_engine(
-        self, loop: WorkerLoop, config: Any, runtime: WorkerRuntime
-    ) -> AbstractAsyncContextManager[EngineHost]:
-        """Trio. ``sgl.Engine`` for the length of the block."""
-        return open_sglang(loop, config, runtime)
 
     async def serve(self, worker: Worker) -> None:
         """Trio. From a built engine to a registered model."""

@@ -10,7 +10,6 @@ one, which connects and serves.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import os
@@ -133,8 +132,7 @@ class SnapshotRole(Role):
         # takes. What they would wake must not die unseen.
         async with trio.open_nursery() as watchers:
             watchers.start_soon(self._raise_if_dead)
-            waking = asyncio.ensure_future(elect_and_wake(self._pausing, runtime.runtime))
-            self._lock = await settle(waking)
+            self._lock = await settle(elect_and_wake(self._pausing, runtime.runtime))
             watchers.cancel_scope.cancel()
         # The load happened elsewhere; upstream tells 0 as well.
         self._engine.load_seconds = 0.0
@@ -251,4 +249,4 @@ async def _refresh(dynamo_args: Any) -> None:
     refreshing = refresh_snapshot_restore_config(
         dynamo_args, lambda: parse_snapshot_restore_runtime_config(theirs)
     )
-    await settle(asyncio.ensure_future(refreshing))
+    await settle(refreshing)
