@@ -28,10 +28,10 @@ demo: venv ## two workers; one is stopped in mid-sentence, and the text goes on 
 	@exec $(PY) -m trio_worker.quickstart --demo $(if $(PICTURE),--picture "$(PICTURE)") -- $(ARGS)
 
 test: venv ## the tests; trials have a command of their own
-	@$(PY) -m pytest --ignore tests/trials
+	@$(PY) -m tests --ignore tests/trials
 
 test-trials: venv ## few of each trial, with etcd, NATS and as PID 1: workers start eight times
-	@$(PY) -m pytest tests/trials
+	@$(PY) -m tests tests/trials
 
 test-pythons: ## the tests that need no engine, on every supported Python found (VERSIONS="3.12")
 	@VERSIONS="$(VERSIONS)" .ci/test-pythons

@@ -375,6 +375,7 @@ class WorkerLoop(TrioEventLoop):  # type: ignore[misc]  # trio_asyncio has no ty
         timers = self._timers
         left = BATCH_CALLBACKS
         size = 1
+        entry: _Runnable | None = None
         end = time.perf_counter() + BATCH_SECONDS
         library, sniffio_thread.name = sniffio_thread.name, "asyncio"
         # trio-asyncio patches the Python functions; code that imported asyncio's C functions
@@ -410,6 +411,8 @@ class WorkerLoop(TrioEventLoop):  # type: ignore[misc]  # trio_asyncio has no ty
             # as well as it can until the body's and the tasks' cleanup is over.
             self._end_body(exc)
         finally:
+            # An error that a task keeps leads here by its traceback, which must not lead back.
+            entry = None
             _set_running_loop(None)
             sniffio_thread.name = library
 

@@ -3,7 +3,7 @@
 
 """Draws the docs' timelines from recorded runs of the tests in `tests/semantics`.
 
-    TRIO_WORKER_TIMELINES=1 python -m pytest tests/semantics -k ...   # records to build/timelines
+    TRIO_WORKER_TIMELINES=1 python -m tests tests/semantics -k ...   # records to build/timelines
     python docs/tools/draw_timeline.py --record build/timelines       # keeps what is drawn here
     python docs/tools/draw_timeline.py                                # draws docs/timelines/*.svg
 

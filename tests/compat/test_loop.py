@@ -7,8 +7,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import statistics
+import sys
 import time
+import weakref
 from collections.abc import Callable
+from types import FrameType
 
 import pytest
 import trio
@@ -37,6 +40,27 @@ async def test_cancelled_callbacks_do_not_run() -> None:
         loop.call_soon(seen.append, "yes")
         await loop.synchronize()
     assert seen == ["yes"]
+
+
+async def test_a_frame_kept_from_a_callback_does_not_keep_the_callback() -> None:
+    """Tasks keep errors, tracebacks keep frames, and from 3.12 on those lead to the loop's."""
+
+    class Argument:
+        pass
+
+    frames: list[FrameType] = []
+
+    def callback(argument: Argument) -> None:
+        frames.append(sys._getframe(1))  # this one's own keeps the argument
+
+    async with open_loop() as loop:
+        argument = Argument()
+        alive = weakref.ref(argument)
+        loop.call_soon(callback, argument)
+        del argument
+        await loop.synchronize()
+        assert frames
+        assert alive() is None
 
 
 async def test_loop_runs_from_the_first_line_of_the_body() -> None:
