@@ -7,9 +7,10 @@
     python docs/tools/draw_timeline.py --record build/timelines       # keeps what is drawn here
     python docs/tools/draw_timeline.py                                # draws docs/timelines/*.svg
 
-What is drawn is listed in `docs/timelines/index.json`: for each picture its runs, named by the
-recording's file. ``--check`` draws nothing and fails where a picture is not what its recording
-gives. Imports nothing of the project.
+What is drawn is listed in `docs/timelines/index.json`: for each picture its rule and its runs,
+named by the recording's file. What happens in one instant may come in another order next time.
+``--check`` draws nothing and fails where a picture is not what its recording gives.
+Imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def _run_lines(run: dict[str, Any]) -> str:
 
 
 def index() -> dict[str, dict[str, Any]]:
-    """Name of the picture -> title, runs, and where it stops short: "until", in seconds."""
+    """Name of the picture -> rule, title, runs, and where it stops short: "until", in seconds."""
     pictures: dict[str, dict[str, Any]] = json.loads(INDEX.read_text())
     return pictures
 

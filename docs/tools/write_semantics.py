@@ -1,11 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
 # SPDX-License-Identifier: Apache-2.0
 
-"""Writes what can rot into `docs/semantics.md`: each rule's tests, and what the incumbent does.
+"""Writes what can rot into `docs/semantics.md`: each rule's tests, their recorded timeline, and
+what the incumbent does.
 
 A rule is a paragraph that begins with its number in bold. The sentences are written by hand; the
-quoted lines below them are written here, from names and markers of the tests in `tests/semantics`
-and from `tests/semantics/rules.py`. ``--check`` writes nothing and fails where they differ.
+quoted lines below them are written here, from names and markers of the tests in `tests/semantics`,
+from `tests/semantics/rules.py` and from `docs/timelines/index.json`; pictures that the page itself
+shows are not linked again. ``--check`` writes nothing and fails where they differ.
 Imports nothing of the project.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import re
 import runpy
 import sys
@@ -24,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "semantics.md"
 TESTS = ROOT / "tests" / "semantics"
+PICTURES = ROOT / "docs" / "timelines" / "index.json"
 
 RULE = re.compile(r"\*\*(\d+)\.\*\* ")
 
@@ -74,7 +78,18 @@ def rules() -> dict[str, Any]:
     return runpy.run_path(str(TESTS / "rules.py"))
 
 
-def note(rule: int, tests: Sequence[RuleTest], told: dict[str, Any]) -> str:
+def linked_pictures(page: str) -> dict[int, list[str]]:
+    """Names of the pictures of each rule, but for those that `page` shows."""
+    linked: dict[int, list[str]] = {}
+    for name, picture in json.loads(PICTURES.read_text()).items():
+        if not re.search(rf"!\[.*\]\(timelines/{name}\.svg\)", page):
+            linked.setdefault(picture["rule"], []).append(name)
+    return linked
+
+
+def note(
+    rule: int, tests: Sequence[RuleTest], pictures: Sequence[str], told: dict[str, Any]
+) -> str:
     """The quoted lines of one rule."""
     lines = []
     for reason in dict.fromkeys(test.fixed for test in tests if test.fixed):
@@ -85,6 +100,8 @@ def note(rule: int, tests: Sequence[RuleTest], told: dict[str, Any]) -> str:
         lines.append(f"Run against the incumbent only: {told['INCUMBENT_ONLY'][rule]}.")
     if tests:
         lines.append("Tests: " + ", ".join(map(_link, tests)))
+    for picture in pictures:
+        lines.append(f"Timeline: [recorded](timelines/{picture}.svg)")
     return "".join(f"> {line}\n>\n" for line in lines).removesuffix(">\n")
 
 
@@ -95,6 +112,7 @@ def _link(test: RuleTest) -> str:
 def written(page: str) -> str:
     """`page` with every rule's quoted lines as they should be. Raises ValueError."""
     told = rules()
+    pictures = linked_pictures(page)
     tests: dict[int, list[RuleTest]] = {}
     for test in rule_tests():
         tests.setdefault(test.rule, []).append(test)
@@ -106,7 +124,9 @@ def written(page: str) -> str:
         blocks.append(block)
         if match := RULE.match(block):
             seen.append(int(match[1]))
-            blocks.append(note(seen[-1], tests.get(seen[-1], []), told).strip())
+            rule = seen[-1]
+            quoted = note(rule, tests.get(rule, []), pictures.get(rule, []), told)
+            blocks.append(quoted.strip())
     if sorted(seen) != sorted(told["RULES_HERE"]):
         raise ValueError(
             f"missing {sorted(told['RULES_HERE'] - set(seen))},"

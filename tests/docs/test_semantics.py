@@ -62,6 +62,11 @@ def test_a_picture_is_what_its_recording_gives(name: str) -> None:
     assert f"timelines/{name}.svg" in PAGE.read_text()
 
 
+def test_every_rule_that_has_a_test_has_a_picture() -> None:
+    tested = {test.rule for test in writing["rule_tests"]()}
+    assert {picture["rule"] for picture in drawing["index"]().values()} == tested
+
+
 def test_no_picture_is_left_over() -> None:
     listed = set(drawing["index"]())
     folder = pages.DOCS / "timelines"
