@@ -9,6 +9,8 @@ R6 answers, alone or behind a prefill worker (*disaggregated*); R7 is that prefi
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -41,8 +43,8 @@ def said(seen: Observation, request: int = 0) -> list[dict[str, Any]]:
     return [json.loads(item) for item in seen.requests[request].items]
 
 
-def assert_released(seen: Observation) -> None:
-    """Embeddings that were received were released, each once, and nothing else is left.
+def assert_released(seen: Observation, but: Sequence[str] = ()) -> None:
+    """Embeddings that were received were released, each once, and nothing is left `but` that.
 
     What was logged with its traceback is kept by the log.
     """
@@ -51,7 +53,7 @@ def assert_released(seen: Observation) -> None:
     assert sorted(received) == sorted(released)
     assert seen.leftovers() == {}
     if seen.implementation == "ours" and not any(record.error for record in seen.logs):
-        assert seen.not_freed == []
+        assert seen.not_freed == list(but)
 
 
 # ---- the same answers ----
@@ -90,7 +92,9 @@ async def test_several_choices_keep_their_index(
     ]
     assert [answer["finished"] for answer in said(seen)] == [False, False, True, True]
     if implementation.name == "ours":  # rule 118: SGLang itself leaves states behind
-        assert_released(seen)
+        # Its task of a choice keeps the error that ended it; from 3.12 on, that one's frames lead
+        # to SGLang's own variables.
+        assert_released(seen, but=["state"] if sys.version_info >= (3, 12) else [])
 
 
 @pytest.mark.parametrize("disaggregated", [False, True])

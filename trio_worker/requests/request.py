@@ -154,6 +154,9 @@ class Request:
             if self._flight is not None:
                 self._flight.ended = True
                 self._flight.poke()
+            # SGLang's tasks of several choices keep their last error; from Python 3.12 on, the
+            # frames of its traceback lead to this one, which must not lead back to the request.
+            del self, planning, handover, source, plan
 
     def _stream_ended(self, error: str | None = None) -> None:
         if self._abort_sent:
