@@ -1,6 +1,8 @@
 # `make help` lists what there is. Every target installs what is missing into .venv first.
 SHELL := bash
 .DEFAULT_GOAL := help
+# Bytecode in .venv saves each process of a worker some 15 s of its start.
+unexport PYTHONDONTWRITEBYTECODE
 PY := .venv/bin/python
 
 MODEL ?=
