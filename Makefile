@@ -11,8 +11,9 @@ PORT ?= 8000
 SEEDS ?= 100000
 N ?= 10
 VERSIONS ?=
+TESTS ?=
 
-.PHONY: help venv serve smoke demo test test-trials test-pythons lock lint docs parity simulate bench bench-quick trials clean
+.PHONY: help venv serve smoke demo test test-pythons lock lint docs parity simulate bench bench-quick trials clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -29,11 +30,8 @@ smoke: venv ## serve, one request, ordered stop; 0 only if the answer was right
 demo: venv ## two workers; one is stopped in mid-sentence, and the text goes on (PICTURE=file.svg)
 	@exec $(PY) -m trio_worker.quickstart --demo $(if $(PICTURE),--picture "$(PICTURE)") -- $(ARGS)
 
-test: venv ## the tests; trials have a command of their own
-	@$(PY) -m tests --ignore tests/trials
-
-test-trials: venv ## few of each trial, with etcd, NATS and as PID 1: workers start eight times
-	@$(PY) -m tests tests/trials
+test: venv ## the tests, with a few of the trials (TESTS="tests/e2e -k embedding" for some)
+	@$(PY) -m tests $(TESTS)
 
 test-pythons: ## the tests that need no engine, on every supported Python found (VERSIONS="3.12")
 	@VERSIONS="$(VERSIONS)" .ci/test-pythons

@@ -69,6 +69,8 @@ def render(results: dict[str, Any]) -> str:
     ]
     if results["slow_client"]:
         parts.append(_slow_client(results["slow_client"]))
+    if results["looking"]:
+        parts.append(_looking(results["looking"], results["recorder"]))
     return "\n".join(f"{part}\n" for part in parts)
 
 
@@ -147,6 +149,19 @@ def _slow_client(slow: dict[str, Any]) -> str:
         "its answer whole",
     ]
     return f"### Beside a client that stops reading for 30 s\n\n{_table(head, rows)}"
+
+
+def _looking(looks: dict[str, float], recorder: dict[str, float]) -> str:
+    return (
+        "### Looked into\n\n"
+        f"With {looks['requests_shown']:.0f} requests in flight and a look at the live tree each"
+        f" second, the tree came after {looks['look_ms_median']:.0f} ms in the median and"
+        f" {looks['look_ms_max']:.0f} ms at most; the p99 gap was {looks['p99_ms_with']:.1f} ms"
+        f" with the looks and {looks['p99_ms_without']:.1f} ms without"
+        f" ({looks['p99_ratio']:.2f}). The flight recorder takes {recorder['us_a_request']:.1f} µs"
+        f" of the main thread for all {recorder['events_a_request']:.0f} events of an aborted"
+        f" request, which is {recorder['share']:.2%} of what its 1,024 tokens cost there."
+    )
 
 
 def with_figures(page: str, figures: str) -> str:

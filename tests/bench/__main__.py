@@ -23,7 +23,14 @@ from typing import Any
 
 import trio
 
-from tests.bench import handover_micro, loop_micro, report, slow_client
+from tests.bench import (
+    handover_micro,
+    looking,
+    loop_micro,
+    recorder_micro,
+    report,
+    slow_client,
+)
 from tests.bench.launch import VARIANTS
 from tests.bench.serving import MODES, Load, Variant, open_variant
 
@@ -100,6 +107,13 @@ async def stall(say: Progress) -> dict[str, Any]:
     return found
 
 
+async def look_inside(say: Progress) -> dict[str, Any]:
+    """Trio. Our worker looked into with 500 requests in flight."""
+    async with open_variant("ours", "default", BUILD / "work", script=looking.SCRIPT) as variant:
+        await variant.ready()
+        return await looking.measure(variant, SLOW_CLIENT_ROUNDS, say)
+
+
 def medians(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """``mode/streams/variant`` → figure → median, least, most."""
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -145,6 +159,13 @@ def summary(
     }
 
 
+def recorder_share(recorder: dict[str, float], table: dict[str, Any]) -> float:
+    """What the recorder takes of the main thread's time for one request; pure."""
+    figures = table["default/128/ours"]
+    chunks = Load(streams=0).max_tokens / figures["tokens_per_chunk"]["median"]
+    return float(recorder["us_a_request"] / (chunks * figures["main_us_per_chunk"]["median"]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="under five minutes")
@@ -160,7 +181,9 @@ def main() -> None:
     micro_rounds = 3 if options.quick else options.repetitions
     handover = handover_micro.measure(micro_rounds, progress=say)
     loop = loop_micro.measure(micro_rounds, 0.3 if options.quick else 1.0, progress=say)
+    recorder = recorder_micro.measure(micro_rounds)
     slow: dict[str, Any] = {}
+    looks: dict[str, Any] = {}
     if options.quick:
         load = Load(streams=0, ramp=2.0, settle=1.0, window=5.0)
         rows = trio.run(serve_and_load, COMPARED, "default", FEWER_STREAMS, 3, load, say)
@@ -178,6 +201,7 @@ def main() -> None:
         scaling = (COMPARED, "default", SCALING_STREAMS, options.repetitions, load, say)
         rows += trio.run(serve_and_load, *scaling)
         slow = trio.run(stall, say)
+        looks = trio.run(look_inside, say)
     table = medians(rows)
     results = {
         "summary": summary(table, loop, handover),
@@ -191,6 +215,8 @@ def main() -> None:
         "loop": loop,
         "serving": table,
         "slow_client": slow,
+        "looking": looks,
+        "recorder": recorder | {"share": recorder_share(recorder, table)},
         "rows": rows,
     }
     (BUILD / "results.json").write_text(json.dumps(results, indent=1))

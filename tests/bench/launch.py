@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = os.environ.get("TRIO_WORKER_BENCH_SCRIPT", "step_ms=8")
+SCRIPT_VARIABLE = "TRIO_WORKER_BENCH_SCRIPT"
+SCRIPT = os.environ.get(SCRIPT_VARIABLE, "")
 
 VARIANTS = ("incumbent", "incumbent-reader", "incumbent-push", "ours-no-tap", "ours")
 

@@ -72,8 +72,12 @@ img {{ max-width: 100% }}
 GPU-free stand-in, the frontend is real, all on one machine with {results["machine"]["cores"]}
 cores.</p>
 <h2>Summary (ours ÷ incumbent)</h2>
-{_summary(results["summary"])}
+{_pairs(results["summary"])}
 {_slow_client(results["slow_client"])}
+<h2>Looked into with 500 requests in flight</h2>
+{_pairs(results["looking"])}
+<h2>The flight recorder</h2>
+{_pairs(results["recorder"])}
 <h2>Plots</h2>
 {images}
 <h2>All figures</h2>
@@ -82,10 +86,10 @@ cores.</p>
     (folder / "report.html").write_text(page)
 
 
-def _summary(summary: dict[str, float]) -> str:
+def _pairs(figures: dict[str, float]) -> str:
     rows = "".join(
-        f"<tr><td>{html.escape(name)}</td><td>{value:.3f}</td></tr>"
-        for name, value in summary.items()
+        f"<tr><td>{html.escape(name)}</td><td>{value:.4g}</td></tr>"
+        for name, value in figures.items()
     )
     return f"<table>{rows}</table>"
 

@@ -24,6 +24,7 @@ from typing import Any
 import trio
 
 from compat.processes import descendants
+from tests.bench.launch import SCRIPT_VARIABLE
 from tests.standin.tiny_model import write_tiny_model
 from trio_worker.quickstart.cluster import (
     Cluster,
@@ -214,9 +215,17 @@ def model_in(folder: Path) -> Path:
 
 @asynccontextmanager
 async def open_variant(
-    name: str, mode: str, folder: Path, *, more: Sequence[str] = ()
+    name: str,
+    mode: str,
+    folder: Path,
+    *,
+    more: Sequence[str] = (),
+    script: str = "step_ms=8",
 ) -> AsyncIterator[Variant]:
-    """Trio. A frontend and one worker of variant `name` in `mode`; `Variant.ready` waits for it."""
+    """Trio. A frontend and one worker of variant `name` in `mode`; `Variant.ready` waits for it.
+
+    `script` is the stand-in scheduler's.
+    """
     system_port = free_system_port()
     async with open_cluster(
         model_in(folder),
@@ -228,7 +237,7 @@ async def open_variant(
         counts_file = cluster.folder / "counts.json"
         command = [sys.executable, str(HERE / "launch.py"), name, str(counts_file)]
         args = ["--model-path", str(cluster.model), "--served-model-name", "bench"]
-        environment = {"DYN_SYSTEM_PORT": str(system_port)}
+        environment = {"DYN_SYSTEM_PORT": str(system_port), SCRIPT_VARIABLE: script}
         worker = await cluster._start(
             "worker", [*command, *args, "--device", "cpu", *MODES[mode], *more], environment
         )

@@ -22,6 +22,9 @@ STAND_IN_SCRIPT = (
 """A question with SLOW in it is tokenized slowly, one with LATE comes late to SGLang's registry."""
 
 
+MODULES = {"slow recitation": "tests.e2e.slow_tokenizer"}
+"""What to run instead of the worker's own entrypoint."""
+
 CANARY = {"DYN_HEALTH_CHECK_ENABLED": "true", "DYN_CANARY_WAIT_TIME": "2"}
 
 
@@ -42,7 +45,8 @@ class Clusters:
             env = {**env, "TRIO_WORKER_RECORDER_DIR": f"{self._folder.name}/flights"}
 
             def opens() -> AbstractAsyncContextManager[Served]:
-                return open_served(backing, env=env, say=self._say)
+                module = MODULES.get(kind, "trio_worker")
+                return open_served(backing, module=module, env=env, say=self._say)
 
             self._open[kind] = Portal(opens)
         return self._open[kind]
@@ -63,7 +67,7 @@ class Clusters:
         self._folder.cleanup()
 
     def _backing(self, kind: str) -> Backing:
-        if kind == "recitation":
+        if kind in ("recitation", "slow recitation"):
             return Recitation.make()
         if kind == "encoder":
             return Encoder.make(Path(self._folder.name))
@@ -85,6 +89,12 @@ def clusters(pytestconfig: pytest.Config) -> Clusters:
 def served(clusters: Clusters) -> Served:
     """The real engine, reciting."""
     return clusters.portal("recitation").wait_open()
+
+
+@pytest.fixture
+def slow_served(clusters: Clusters) -> Served:
+    """The real engine, reciting; it tokenizes questions with SLOW or STUCK slowly."""
+    return clusters.portal("slow recitation").wait_open()
 
 
 @pytest.fixture
@@ -113,6 +123,7 @@ def end_cluster(clusters: Clusters) -> Callable[[str], Ending]:
 
 NEEDS = {
     "served": "recitation",
+    "slow_served": "slow recitation",
     "stand_in": "stand_in",
     "encoder": "encoder",
     "painter": "painter",

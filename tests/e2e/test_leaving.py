@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from tests.e2e.served import Served
+from tests.e2e.slow_tokenizer import STUCK_S
 from trio_worker.quickstart.chat import Answer
 from trio_worker.quickstart.recitation import PASSAGE
 from trio_worker.standin.events import read_events
@@ -117,7 +118,7 @@ async def test_1000_clients_leave_at_random_moments(stand_in: Served) -> None:
 def draw_recitation(source: random.Random, number: int) -> Departure:
     """The same on the real engine, at its pace."""
     return Departure(
-        question=f"Recite. {number}",
+        question=f"{source.choice(('', '', 'SLOW ', 'STUCK '))}Recite. {number}",
         choices=source.choice((1, 1, 1, 3)),
         tokens=source.choice((5, 40, 400)),
         patience=source.choice((0.05, 0.3, 1.0)) * source.random() + 0.005,
@@ -125,9 +126,11 @@ def draw_recitation(source: random.Random, number: int) -> Departure:
 
 
 @pytest.mark.timeout(400)
-async def test_1000_clients_of_the_real_engine_leave(served: Served) -> None:
+async def test_1000_clients_of_the_real_engine_leave(slow_served: Served) -> None:
     source = random.Random(7)
     departures = [draw_recitation(source, number) for number in range(CANCELS)]
-    await leave_nothing_behind(served, departures)
-    answer = await served.ask("Recite.", max_tokens=30)
+    await leave_nothing_behind(slow_served, departures)
+    asked = trio.current_time()
+    answer = await slow_served.ask("STUCK Recite.", max_tokens=30)
     assert answer.text == PASSAGE[:30]
+    assert trio.current_time() - asked >= STUCK_S  # it really is slow

@@ -28,11 +28,12 @@ class Results:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Ours in sum, then each implementation: its sums, its cases, its trials."""
+        """Ours in sum, the table, then each implementation: its sums, its cases, its trials."""
         by_name = {name: self._implementation(name) for name in self.outcomes}
         ours = by_name.get("ours", {})
         return {name: ours[name] for name in SUMS if name in ours} | {
             "settings": self.settings,
+            "table": table(self).splitlines(),
             **by_name,
         }
 

@@ -15,12 +15,11 @@ import trio
 from tests.e2e.backing import StandIn
 from tests.trials.cases import BY_NAME
 from tests.trials.members import Members, open_members
-from tests.trials.services import Etcd, missing, open_services
+from tests.trials.services import Etcd, obtain, open_services
 from tests.trials.trial import Stream, run_trial
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif(bool(missing()), reason=missing()),
     # Three workers start in it, each takes a minute or more on a busy machine.
     pytest.mark.timeout(1500),
 ]
@@ -31,6 +30,13 @@ TOTAL_S = 12.0
 
 SLACK_S = 3.0
 """Until the last resort has acted, and then some for a busy machine."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs() -> None:
+    """etcd and NATS are there."""
+    if reason := obtain():
+        pytest.skip(reason)
 
 
 async def test_life_of_workers_with_etcd_and_nats(tmp_path: Path) -> None:
