@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     parser.add_argument("--modes", nargs="+", choices=tuple(MODES), default=tuple(MODES))
     parser.add_argument("--streams", nargs="+", type=int, default=STREAMS)
-    parser.add_argument("--window", type=float, default=8.0, help="seconds of each measurement")
+    parser.add_argument("--window", type=float, default=5.0, help="seconds of each measurement")
     options = parser.parse_args()
     say = Progress()
     BUILD.mkdir(parents=True, exist_ok=True)
@@ -184,11 +184,10 @@ def main() -> None:
     recorder = recorder_micro.measure(micro_rounds)
     slow: dict[str, Any] = {}
     looks: dict[str, Any] = {}
+    load = Load(streams=0, ramp=2.0, settle=1.0, window=options.window)
     if options.quick:
-        load = Load(streams=0, ramp=2.0, settle=1.0, window=5.0)
         rows = trio.run(serve_and_load, COMPARED, "default", FEWER_STREAMS, 3, load, say)
     else:
-        load = Load(streams=0, window=options.window)
         rows = []
         for mode in options.modes:
             # What a mode adds is seen at two loads, between those who are compared.

@@ -93,12 +93,13 @@ def sums(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 def table(results: Results) -> str:
     """Markdown, both columns; pure."""
     names = list(results.outcomes)
-    head = ["case", "right status", *(f"{name}: {what}" for name in names for what in COLUMNS)]
+    columns = [f"{name}: {what}" for name in names for what in COLUMNS]
+    head = ["case", "right status", *columns, "what has to happen"]
     rows = [head, ["---"] * len(head)]
     for case in CASES:
         cells = [cell for name in names for cell in _cells(results.outcomes[name], case)]
         if any(cells):
-            rows.append([case.name, str(case.status), *cells])
+            rows.append([case.name, str(case.status), *cells, case.why])
     for name in names:
         if (rolling := results.rolling.get(name)) is not None:
             rows.append(_rolling_row(name, rolling, len(head)))
