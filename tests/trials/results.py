@@ -91,43 +91,46 @@ def sums(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def table(results: Results) -> str:
-    """Markdown, both columns; pure."""
+    """Markdown, a column for each implementation; pure."""
     names = list(results.outcomes)
-    columns = [f"{name}: {what}" for name in names for what in COLUMNS]
-    head = ["case", "right status", *columns, "what has to happen"]
+    head = ["case", "right status", *names, "what has to happen"]
     rows = [head, ["---"] * len(head)]
     for case in CASES:
-        cells = [cell for name in names for cell in _cells(results.outcomes[name], case)]
+        cells = [_cell(results.outcomes[name], case) for name in names]
         if any(cells):
             rows.append([case.name, str(case.status), *cells, case.why])
-    for name in names:
-        if (rolling := results.rolling.get(name)) is not None:
-            rows.append(_rolling_row(name, rolling, len(head)))
+    if results.rolling:
+        cells = [_rolling_cell(results.rolling.get(name)) for name in names]
+        rows.append(["rolling restart", "0", *cells, "the same, one worker after the other"])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-COLUMNS = ("exact answers", "migrations", "status", "exit s (median, max)", "gap s", "orphans")
-
-
-def _cells(outcomes: Iterable[Outcome], case: Case) -> list[str]:
+def _cell(outcomes: Iterable[Outcome], case: Case) -> str:
     of_case = [outcome for outcome in outcomes if outcome.case == case.name]
     if not of_case:
-        return [""] * len(COLUMNS)
+        return ""
     total = sums(of_case)
-    statuses = sorted({str(status) for status in total["statuses"]})
-    return [
-        f"{total['exact']} of {total['streams']}" if case.streams else "-",
-        str(total["migrations"]) if case.streams else "-",
-        ", ".join(statuses),
-        f"{total['exit_s']['median']:.1f}, {total['exit_s']['max']:.1f}",
-        f"{total['longest_gap_s']:.2f}" if case.streams else "-",
-        str(total["orphans"]),
+    parts = []
+    if case.streams:
+        parts += [
+            f"{total['exact']} of {total['streams']} exact",
+            f"{total['migrations']} migrated",
+            f"gap {total['longest_gap_s']:.2f} s",
+        ]
+    parts += [
+        f"status {' or '.join(sorted({str(status) for status in total['statuses']}))}",
+        f"out in {total['exit_s']['median']:.1f} s, {total['exit_s']['max']:.1f} at most",
     ]
+    if total["orphans"]:
+        parts.append(f"{total['orphans']} orphans")
+    return "; ".join(parts)
 
 
-def _rolling_row(name: str, rolling: Rolling, width: int) -> list[str]:
-    text = (
-        f"{name}: {rolling.exact} of {rolling.requests} answers exact over "
-        f"{len(rolling.stops)} stops, {rolling.migrations} migrations"
+def _rolling_cell(rolling: Rolling | None) -> str:
+    if rolling is None:
+        return ""
+    statuses = " or ".join(sorted({str(stop.status) for stop in rolling.stops}))
+    return (
+        f"{rolling.exact} of {rolling.requests} exact; {rolling.migrations} migrated; "
+        f"{len(rolling.stops)} stops, status {statuses}"
     )
-    return ["rolling restart", "0", text, *[""] * (width - 3)]

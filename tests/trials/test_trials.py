@@ -67,20 +67,23 @@ def test_sums_count_what_went_wrong() -> None:
     assert (sums["wrong_exit_status"], sums["orphans"]) == (1, 1)
     assert sums["cases"]["SIGTERM"]["exit_s"] == {"median": 2.0, "max": 2.5}
     assert not results.good
-    assert "| SIGTERM | 0 | 7 of 8 | 2 | 0, 1 | 2.0, 2.5 |" in table(results)
+    cell = "7 of 8 exact; 2 migrated; gap 0.00 s; status 0 or 1; out in 2.0 s, 2.5 at most"
+    assert f"| SIGTERM | 0 | {cell} |" in table(results)
+    assert "8 of 9 exact" in table(results)
 
 
-def test_table_has_a_column_group_for_each_implementation() -> None:
+def test_table_has_a_column_for_each_implementation() -> None:
     results = Results()
     results.outcomes = {
         "ours": [an_outcome("SIGINT")],
         "incumbent": [an_outcome("SIGINT", exit_s=9.0)],
     }
-    head, rule, row = table(results).splitlines()
-    assert head.count("ours:") == head.count("incumbent:") == (rule.count("---") - 3) / 2
-    assert row.endswith(f"{BY_NAME['SIGINT'].why} |")
-    assert "1.5, 1.5" in row
-    assert "9.0, 9.0" in row
+    head, rule, row = (line.strip("| ").split(" | ") for line in table(results).splitlines())
+    assert head[2:4] == ["ours", "incumbent"]
+    assert len(head) == len(rule) == len(row)
+    assert "out in 1.5 s" in row[2]
+    assert "out in 9.0 s" in row[3]
+    assert row[-1] == BY_NAME["SIGINT"].why
     assert results.good
 
 
