@@ -40,7 +40,8 @@ SATURATED = 512
 FEWER_STREAMS = (128, 512)
 SCALING_STREAMS = (1024,)
 COMPARED = ("incumbent", "ours")
-SLOW_CLIENT_ROUNDS = 3
+SLOW_CLIENT_ROUNDS = 2
+LOOK_ROUNDS = 3
 
 
 class Progress:
@@ -80,8 +81,10 @@ async def serve_and_load(
             for repetition in range(repetitions):
                 # Who goes first alternates, so that nobody always follows the same neighbour.
                 order = up if repetition % 2 == 0 else up[::-1]
+                # Few streams are up at once.
+                this = replace(load, streams=count, ramp=min(load.ramp, 0.1 + 0.02 * count))
                 for variant in order:
-                    row = await variant.measure(replace(load, streams=count))
+                    row = await variant.measure(this)
                     row |= {"variant": variant.name, "mode": mode, "repetition": repetition}
                     rows.append(row)
                     say(
@@ -111,7 +114,7 @@ async def look_inside(say: Progress) -> dict[str, Any]:
     """Trio. Our worker looked into with 500 requests in flight."""
     async with open_variant("ours", "default", BUILD / "work", script=looking.SCRIPT) as variant:
         await variant.ready()
-        return await looking.measure(variant, SLOW_CLIENT_ROUNDS, say)
+        return await looking.measure(variant, LOOK_ROUNDS, say)
 
 
 def medians(rows: list[dict[str, Any]]) -> dict[str, Any]:
