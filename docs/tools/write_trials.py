@@ -48,7 +48,8 @@ def _run(run: dict[str, Any]) -> str:
     sums = "; ".join(
         f"{name}: {run[name]['trials']} trials, {run[name]['exact']} exact,"
         f" {run[name]['failed_requests']} failed requests,"
-        f" {run[name]['wrong_exit_status']} wrong exit statuses, {run[name]['orphans']} orphans"
+        f" {run[name]['wrong_exit_status']} wrong exit statuses, {run[name]['orphans']} orphans,"
+        f" {run[name]['left_in_discovery']} entries left in discovery"
         for name in ("ours", "incumbent")
         if name in run
     )
