@@ -114,6 +114,72 @@ MULTIMODAL: dict[str, str] = {
     "test_multimodal_decode_preserves_position_metadata_without_embeddings": PART,
 }
 
+UNCHANGED = "calls a function or class of Dynamo's that ours uses as it is"
+STARTUP = "calls the incumbent's start-up; ours: tests/roles/test_serving_multimodal.py"
+
+FRONTEND_DECODING: dict[str, str] = {
+    "test_validate_accepts_frontend_decoding_with_encode_worker": UNCHANGED,
+    "test_validate_rejects_frontend_decoding_with_multimodal_worker": UNCHANGED,
+    "test_validate_rejects_frontend_decoding_with_dedicated_mm_encoder": UNCHANGED,
+    "test_validate_accepts_frontend_decoding_alone": UNCHANGED,
+    "test_encode_worker_prepares_mixed_url_and_decoded_images_in_order": PART,
+    "test_encode_worker_rejects_decoded_images_without_frontend_decoding": PART,
+    "test_encode_worker_missing_decoded_hash_bypasses_cache_and_warns_once": PART,
+    "test_encode_worker_skips_image_cache_keys_when_cache_is_disabled": PART,
+    "test_encode_worker_rejects_ambiguous_media_variant": PART,
+    "test_frontend_decoded_video_falls_back_to_duration_fps": UNCHANGED,
+}
+
+EMBEDDING_CACHE: dict[str, str] = {
+    "test_encode_with_cache_partial_hit_and_reuse": PART,
+    "test_session_scope_partitions_image_embedding_keys": PART,
+    "test_session_scoped_image_embedding_cache_bypasses_without_scope": PART,
+    "test_publish_cache_delta_delegates_to_publisher": PART,
+    "test_encode_with_cache_all_hit_no_remote_call": PART,
+    "test_encode_with_cache_keeps_prechecked_hit_after_eviction": PART,
+    "test_encode_with_cache_reencodes_only_unkeyed_items": PART,
+    "test_aux_value_for_item_rejects_mismatched_batched_lists": PART,
+    "test_video_cache_key_includes_sampling_config": PART,
+    "test_disabled_nvdec_without_software_decoder_is_actionable": PART,
+    "test_disabled_nvdec_with_software_decoder_passes_urls": PART,
+    "test_disabled_nvdec_fetches_remote_video_with_configured_limit": PART,
+    "test_nvdec_video_enabled_gating": PART,
+    "test_build_encode_inputs_non_video_passthrough": PART,
+    "test_build_encode_inputs_swaps_only_nvdec_hits": PART,
+    "test_maybe_nvdec_decoder_wraps_h264_only": PART,
+    "test_maybe_nvdec_decoder_returns_bytes_for_non_hw_codec": PART,
+    "test_maybe_nvdec_decoder_rejects_non_http_scheme": PART,
+    "test_fetch_failure_is_terminal": PART,
+    "test_policy_rejection_is_not_swallowed_into_url_passthrough": PART,
+    "test_decode_failure_falls_back_to_the_fetched_bytes": PART,
+    "test_disabled_nvdec_validates_url_before_reporting_decoders": PART,
+    "test_decode_failure_without_software_decoder_is_actionable": PART,
+    "test_codec_probe_failure_is_not_retried": PART,
+    "test_load_video_passthrough_patches_the_encoder_binding": UNCHANGED,
+}
+
+MEDIA_UTILITIES: dict[str, str] = {
+    "test_extract_media_urls_supports_string_and_wire_items": UNCHANGED,
+    "test_build_disagg_mm_kwargs_includes_audio_urls": UNCHANGED,
+    "test_extract_media_urls_returns_none_for_missing_modality": UNCHANGED,
+    "test_extract_media_urls_rejects_malformed_payloads": UNCHANGED,
+    "test_extract_mm_hashes_preserves_legacy_image_protocol": UNCHANGED,
+    "test_extract_mm_hashes_flattens_in_sglang_item_order": UNCHANGED,
+    "test_extract_mm_hashes_rejects_per_modality_count_mismatch": UNCHANGED,
+    "test_extract_mm_hashes_rejects_malformed_grouped_protocol": UNCHANGED,
+    "test_raises_for_image_url": UNCHANGED,
+    "test_raises_for_audio_url": UNCHANGED,
+    "test_text_only_request_bypasses_guard": UNCHANGED,
+    "test_stripped_extra_args_still_uses_multi_modal_data": UNCHANGED,
+}
+
+HEALTH_CHECK: dict[str, str] = {
+    "test_disagg_payload_has_marker": UNCHANGED,
+    "test_decode_payload_has_no_marker": UNCHANGED,
+    "test_disagg_env_override_preserves_marker": UNCHANGED,
+    "test_encoder_health_follows_registration_and_shutdown": STARTUP,
+}
+
 NOT_APPLICABLE: dict[str, dict[str, str]] = {
     "test_sglang_decode_cancellation.py": DECODE,
     "test_sglang_prefill_handler.py": PREFILL,
@@ -121,6 +187,10 @@ NOT_APPLICABLE: dict[str, dict[str, str]] = {
     "test_sglang_rerank_handler.py": RERANK,
     "test_sglang_diffusion_handler.py": DIFFUSION,
     "test_sglang_multimodal_video.py": MULTIMODAL,
+    "test_sglang_frontend_decoding.py": FRONTEND_DECODING,
+    "test_sglang_multimodal_embedding_cache.py": EMBEDDING_CACHE,
+    "test_sglang_multimodal_utils.py": MEDIA_UTILITIES,
+    "test_sglang_health_check.py": HEALTH_CHECK,
 }
 """File -> test -> reason; without a parameter set in its name, a test is left out with all."""
 

@@ -11,8 +11,9 @@ Trio side when ``generate`` is called, on the nurseries that `run_test` holds op
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -30,8 +31,10 @@ from compat.senders import Senders
 from trio_worker import constants
 from trio_worker.requests import abort
 from trio_worker.requests.live import LiveRequests
+from trio_worker.responses.multimodal import MultimodalResponses
 from trio_worker.roles.decode import DecodeRequests
 from trio_worker.roles.diffusion import DiffusionRequests
+from trio_worker.roles.encode import EncodeRequests
 from trio_worker.roles.media import ImageRequests
 from trio_worker.roles.multimodal import MultimodalPrefillRequests, MultimodalRequests
 from trio_worker.roles.pooling import EmbeddingRequests, RerankRequests
@@ -58,13 +61,15 @@ class _Peer:
 
     engine: Any
     config: Any
-    shutdown_event: asyncio.Event | None
+    shutdown_event: asyncio.Event | None = None
     plan: Callable[..., Any]
 
     async def generate(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
         """asyncio."""
         if not hasattr(context, "is_stopped"):
             context.is_stopped = lambda: False  # the prefill tests' context is never asked
+        if not hasattr(context, "async_killed_or_stopped"):
+            context = _Unstopped(context)
         live, facade = self._ours()
         watcher = asyncio.get_running_loop().create_task(self._watch_shutdown(live))
         try:
@@ -75,7 +80,8 @@ class _Peer:
 
     def _ours(self) -> tuple[LiveRequests, Facade]:
         assert stage is not None
-        manager = self.engine.tokenizer_manager
+        # Some tests' engine is the one function that they look at.
+        manager = getattr(self.engine, "tokenizer_manager", None)
         aborts = abort.Aborts(
             manager,
             stage.aborting,
@@ -112,10 +118,15 @@ class PeerPrefillHandler(_Peer, PrefillRequests):  # type: ignore[misc]
 
 
 class _Unstopped:
-    """The tests' context, whose every attribute is a mock: nobody stops the request."""
+    """The tests' context, a mock, a stub or None: nobody stops the request."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
+
+    @property
+    def given(self) -> Any:
+        """What the test has given."""
+        return self._context
 
     def is_stopped(self) -> bool:
         return False
@@ -124,6 +135,8 @@ class _Unstopped:
         return asyncio.get_running_loop().create_future()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "notify_first_token":
+            return getattr(self._context, name, lambda: None)
         return getattr(self._context, name)
 
     def id(self) -> str:
@@ -203,6 +216,45 @@ class PeerMultimodalPrefillHandler(_MultimodalPeer, MultimodalPrefillRequests): 
     """``MultimodalPrefillWorkerHandler`` to the tests; our request path inside."""
 
 
+class PeerEncodeHandler(_OnePeer, EncodeRequests):  # type: ignore[misc]
+    """``MultimodalEncodeWorkerHandler`` to the tests; our request path inside."""
+
+    # Not given where they are not reached.
+    embedding_sender: Any = None
+    pd_worker_client: Any = None
+
+    async def plan(self, request: Any, context: Any) -> Any:
+        """asyncio. The tests' client wants the context that they gave."""
+        planner = copy.copy(self)
+        planner.pd_worker_client = _Given(self.pd_worker_client)
+        return await EncodeRequests.plan(planner, request, context)
+
+
+class _Given:
+    """The tests' client of another worker, asked with the tests' context."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def round_robin(self, request: Any, context: Any = None) -> Any:
+        return await self._client.round_robin(request, context=context.given)
+
+
+class PeerStreamProcessor:
+    """``StreamProcessor`` to the tests; our conversion inside."""
+
+    @staticmethod
+    async def process_sglang_stream(
+        stream_source: AsyncIterator[Any], *_args: Any, **_kwargs: Any
+    ) -> AsyncIterator[str]:
+        """asyncio. Texts, as a multimodal worker answers."""
+        responses = MultimodalResponses()
+        async for chunk in stream_source:
+            text = responses.convert(chunk, shutting_down=False)
+            if text is not None:
+                yield text
+
+
 REBOUND: dict[str, tuple[type, str]] = {
     "EmbeddingWorkerHandler": (PeerEmbeddingHandler, "embedding.embedding_handler"),
     "RerankWorkerHandler": (PeerRerankHandler, "rerank.rerank_handler"),
@@ -215,6 +267,11 @@ REBOUND: dict[str, tuple[type, str]] = {
     "MultimodalPrefillWorkerHandler": (
         PeerMultimodalPrefillHandler,
         "multimodal.worker_handler",
+    ),
+    "StreamProcessor": (PeerStreamProcessor, "multimodal.worker_handler"),
+    "MultimodalEncodeWorkerHandler": (
+        PeerEncodeHandler,
+        "multimodal.encode_worker_handler",
     ),
     "DecodeWorkerHandler": (PeerDecodeHandler, "llm.decode_handler"),
     "PrefillWorkerHandler": (PeerPrefillHandler, "llm.prefill_handler"),

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.incumbent.not_applicable import NOT_APPLICABLE, NOT_RUNNABLE
+from trio_worker.quickstart.cluster import free_port
 
 AGAINST = os.environ.get("TRIO_WORKER_TESTS_AGAINST", "incumbent")
 REPORT = os.environ.get("TRIO_WORKER_TESTS_REPORT")
@@ -27,6 +28,12 @@ import tests.fakes.heavy  # noqa: E402, F401 (pays SGLang's import; after the se
 
 if AGAINST == "ours":
     from tests.incumbent import peer
+
+    @pytest.fixture
+    def unused_tcp_port() -> int:
+        """pytest-asyncio's fixture of that name; it is not loaded here."""
+        return free_port()
+
 
 outcomes: Counter[str] = Counter()
 failed: list[str] = []
