@@ -10,8 +10,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.e2e.encoder import write_encoder
-from tests.e2e.painter import write_painter
+from tests.e2e.encoder import write_encoder, write_reranker
+from tests.e2e.painter import write_filmer, write_painter
 from tests.standin.tiny_model import write_tiny_model
 from trio_worker.quickstart.cluster import CPU_ENGINE_ARGS, READY_LINE
 from trio_worker.quickstart.recitation import PASSAGE, recitation_model
@@ -22,6 +22,10 @@ LOADS = ("--engine-route", "loads=get_loads:tm")
 
 USER = "user: {}\nassistant:"
 """The tiny model's chat template for one user message."""
+
+
+WHOLE = ("--disable-radix-cache", "--chunked-prefill-size", "-1")
+"""What SGLang wants of an encoder: neither a prefix cache nor prefills in pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +65,18 @@ class Encoder(Backing):
     @classmethod
     def make(cls, folder: Path) -> Encoder:
         """Neither flavour; blocks for transformers' import."""
-        # What SGLang wants of an encoder: neither a prefix cache nor prefills in pieces.
-        whole = ("--disable-radix-cache", "--chunked-prefill-size", "-1")
-        args = (*CPU_ENGINE_ARGS, "--embedding-worker", *whole)
+        args = (*CPU_ENGINE_ARGS, "--embedding-worker", *WHOLE)
         return cls(write_encoder(folder / "encoder"), "encoder", args)
+
+
+class Reranker(Backing):
+    """The real SGLang scheduler on the CPU, with a tiny random BERT that scores pairs."""
+
+    @classmethod
+    def make(cls, folder: Path) -> Reranker:
+        """Neither flavour; blocks for transformers' import."""
+        args = (*CPU_ENGINE_ARGS, "--rerank-worker", *WHOLE)
+        return cls(write_reranker(folder / "reranker"), "reranker", args)
 
 
 class Painter(Backing):
@@ -78,6 +90,20 @@ class Painter(Backing):
             "painter",
             ("--image-diffusion-worker", "--media-output-fs-url", (folder / "media").as_uri()),
             ready_line="Image diffusion model ready",
+        )
+
+
+class Filmer(Backing):
+    """SGLang's real generator on the CPU, with a tiny random text-to-video pipeline."""
+
+    @classmethod
+    def make(cls, folder: Path) -> Filmer:
+        """Neither flavour; blocks while a process builds the model."""
+        return cls(
+            write_filmer(folder / "filmer"),
+            "filmer",
+            ("--video-generation-worker", "--media-output-fs-url", (folder / "films").as_uri()),
+            ready_line="Video generation model ready",
         )
 
 

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.backing import Backing, Encoder, Painter, Recitation, StandIn
+from tests.e2e.backing import (
+    Backing,
+    Encoder,
+    Filmer,
+    Painter,
+    Recitation,
+    Reranker,
+    StandIn,
+)
 from tests.e2e.portal import Portal
 from tests.e2e.served import Ending, Served, end, open_served
 
@@ -26,6 +34,15 @@ MODULES = {"slow recitation": "tests.e2e.slow_tokenizer"}
 """What to run instead of the worker's own entrypoint."""
 
 CANARY = {"DYN_HEALTH_CHECK_ENABLED": "true", "DYN_CANARY_WAIT_TIME": "2"}
+
+
+BACKINGS: dict[str, type[Encoder | Filmer | Painter | Reranker]] = {
+    "encoder": Encoder,
+    "filmer": Filmer,
+    "painter": Painter,
+    "reranker": Reranker,
+}
+"""Real engines with tiny random models."""
 
 
 class Clusters:
@@ -69,10 +86,8 @@ class Clusters:
     def _backing(self, kind: str) -> Backing:
         if kind in ("recitation", "slow recitation"):
             return Recitation.make()
-        if kind == "encoder":
-            return Encoder.make(Path(self._folder.name))
-        if kind == "painter":
-            return Painter.make(Path(self._folder.name))
+        if kind in BACKINGS:
+            return BACKINGS[kind].make(Path(self._folder.name))
         return StandIn.make(Path(self._folder.name), STAND_IN_SCRIPT)
 
 
@@ -116,6 +131,18 @@ def painter(clusters: Clusters) -> Served:
 
 
 @pytest.fixture
+def reranker(clusters: Clusters) -> Served:
+    """The real engine, ranking."""
+    return clusters.portal("reranker").wait_open()
+
+
+@pytest.fixture
+def filmer(clusters: Clusters) -> Served:
+    """The real generator, filming."""
+    return clusters.portal("filmer").wait_open()
+
+
+@pytest.fixture
 def end_cluster(clusters: Clusters) -> Callable[[str], Ending]:
     """Ends the session's cluster of a kind."""
     return clusters.end
@@ -125,8 +152,7 @@ NEEDS = {
     "served": "recitation",
     "slow_served": "slow recitation",
     "stand_in": "stand_in",
-    "encoder": "encoder",
-    "painter": "painter",
+    **{kind: kind for kind in BACKINGS},
 }
 
 
