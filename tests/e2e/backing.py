@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.e2e.encoder import write_encoder, write_reranker
 from tests.e2e.painter import write_filmer, write_painter
+from tests.e2e.viewer import write_viewer
 from tests.standin.tiny_model import write_tiny_model
 from trio_worker.quickstart.cluster import CPU_ENGINE_ARGS, READY_LINE
 from trio_worker.quickstart.recitation import PASSAGE, recitation_model
@@ -39,6 +40,8 @@ class Backing:
     env: dict[str, str] = field(default_factory=dict)
     ready_line: str = READY_LINE
     """What the worker logs once it is registered."""
+    peers: tuple[tuple[str, ...], ...] = ()
+    """Arguments of the other workers that it needs."""
 
     def expected(self, question: str, count: int) -> str:
         """The first `count` tokens of the answer to a user message."""
@@ -77,6 +80,29 @@ class Reranker(Backing):
         """Neither flavour; blocks for transformers' import."""
         args = (*CPU_ENGINE_ARGS, "--rerank-worker", *WHOLE)
         return cls(write_reranker(folder / "reranker"), "reranker", args)
+
+
+class Viewer(Backing):
+    """SGLang's real encoder and scheduler on the CPU, with a tiny random Qwen2-VL."""
+
+    @classmethod
+    def make(cls, folder: Path) -> Viewer:
+        """Neither flavour; blocks for transformers' import."""
+        args = (
+            *CPU_ENGINE_ARGS,
+            *("--mm-attention-backend", "sdpa"),
+            *("--enable-multimodal", "--embedding-transfer-mode", "local"),
+            # A prefix from the cache is computed with other roundings.
+            "--disable-radix-cache",
+        )
+        return cls(
+            write_viewer(folder / "viewer"),
+            "viewer",
+            (*args, "--disaggregation-mode", "encode", "--chat-template", "qwen2-vl"),
+            # Or the first picture waits for a C++ compiler, and the worker's loop with it.
+            {"TORCHDYNAMO_DISABLE": "1"},
+            peers=((*args, "--disaggregation-mode", "pd", "--dedicated-mm-encoder"),),
+        )
 
 
 class Painter(Backing):

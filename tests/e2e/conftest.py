@@ -20,6 +20,7 @@ from tests.e2e.backing import (
     Recitation,
     Reranker,
     StandIn,
+    Viewer,
 )
 from tests.e2e.portal import Portal
 from tests.e2e.served import Ending, Served, end, open_served
@@ -36,11 +37,12 @@ MODULES = {"slow recitation": "tests.e2e.slow_tokenizer"}
 CANARY = {"DYN_HEALTH_CHECK_ENABLED": "true", "DYN_CANARY_WAIT_TIME": "2"}
 
 
-BACKINGS: dict[str, type[Encoder | Filmer | Painter | Reranker]] = {
+BACKINGS: dict[str, type[Encoder | Filmer | Painter | Reranker | Viewer]] = {
     "encoder": Encoder,
     "filmer": Filmer,
     "painter": Painter,
     "reranker": Reranker,
+    "viewer": Viewer,
 }
 """Real engines with tiny random models."""
 
@@ -134,6 +136,12 @@ def painter(clusters: Clusters) -> Served:
 def reranker(clusters: Clusters) -> Served:
     """The real engine, ranking."""
     return clusters.portal("reranker").wait_open()
+
+
+@pytest.fixture
+def viewer(clusters: Clusters) -> Served:
+    """The real engine behind the real encoder, looking at pictures."""
+    return clusters.portal("viewer").wait_open()
 
 
 @pytest.fixture

@@ -193,7 +193,13 @@ async def open_served(
         worker = await cluster.start_worker(
             *backing.args, module=module, env=system_env(backing, system_port)
         )
+        peers = [
+            await cluster.start_worker(*args, module=module, env=backing.env)
+            for args in backing.peers
+        ]
         say(f"{module} starts, serving {backing.name}: half a minute, more on a busy machine")
+        for peer in peers:
+            await peer.wait_line(READY_LINE, READY_S)
         await ready(cluster, worker, backing.ready_line)
         say(f"ready after {trio.current_time() - started:.0f} s")
         yield Served(cluster, backing, worker, system_port)

@@ -19,8 +19,8 @@ STOP_S = 20.0
 """Seconds in which an idle worker must be gone, also where others want the processors."""
 
 
-def assert_clean(ending: Ending) -> None:
-    assert ending.statuses == {"worker-0": 0, "frontend": 0}
+def assert_clean(ending: Ending, workers: int = 1) -> None:
+    assert ending.statuses == {**{f"worker-{n}": 0 for n in range(workers)}, "frontend": 0}
     assert ending.descendants == []
     assert ending.left_behind == []
     assert ending.registered == []
