@@ -56,8 +56,8 @@ def _run(run: dict[str, Any]) -> str:
     load = f"{settings['streams']} streams of {settings['tokens']} tokens a trial"
     table = "\n".join(run["table"])
     return (
-        f"Engine: {settings['engine']}; {load}, two workers, {settings['processors']} processors. In"
-        f" sum, {sums}.\n\n{table}"
+        f"Engine: {settings['engine']}; {load}, two workers, {settings['processors']} processors."
+        f" In sum, {sums}.\n\n{table}"
     )
 
 
