@@ -1,14 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
 # SPDX-License-Identifier: Apache-2.0
 
-"""Prefill and decode in workers of their own, behind a real frontend that routes between them.
-
-One decode worker has been frozen first, and thawed among the others.
-"""
+"""Prefill and decode in workers of their own, behind a real frontend that routes between them."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from dataclasses import dataclass
@@ -19,18 +15,9 @@ import trio
 
 from compat.processes import descendants
 from tests.e2e.backing import StandIn
-from tests.e2e.served import (
-    POLL_S,
-    READY_S,
-    left_behind,
-    living,
-    metric_sum,
-    ready,
-    system_env,
-)
+from tests.e2e.served import POLL_S, left_behind, living, metric_sum, ready, system_env
 from trio_worker.quickstart.chat import Answer, chat, get
 from trio_worker.quickstart.cluster import (
-    READY_LINE,
     Cluster,
     Process,
     free_port,
@@ -55,12 +42,6 @@ EXIT_S = 20.0
 
 QUESTION = "pair"
 
-NAMESPACE = "thawed"
-"""Of all: the frozen worker hears of it when it is restored."""
-
-MEMORY_GOES = ["ReleaseMemoryOccupationReqInput"]
-MEMORY_COMES = ["ResumeMemoryOccupationReqInput", "ContinueGenerationReqInput"]
-
 
 @dataclass(frozen=True, slots=True)
 class Half:
@@ -82,15 +63,8 @@ class Half:
         """Requests that its scheduler has seen."""
         return [event["rid"] for event in read_events(self.log, "arrive")]
 
-    def told(self) -> list[str]:
-        """Control messages about memory that its scheduler has got."""
-        names = [event["name"] for event in read_events(self.log, "control")]
-        return [name for name in names if name in (*MEMORY_GOES, *MEMORY_COMES)]
 
-
-async def start_half(
-    cluster: Cluster, backing: StandIn, mode: str, name: str, env: dict[str, str]
-) -> Half:
+async def start_half(cluster: Cluster, backing: StandIn, mode: str, name: str) -> Half:
     """Trio. Either half; no key-value cache is sent, since the stand-in has none."""
     port, log = free_system_port(), backing.log.with_name(f"{name}.jsonl")
     transfer = ("--disaggregation-transfer-backend", "nixl")
@@ -98,12 +72,7 @@ async def start_half(
         *backing.args,
         *("--disaggregation-mode", mode, *transfer),
         *("--disaggregation-bootstrap-port", str(free_port())),
-        env={
-            **system_env(backing, port),
-            **GRACE,
-            **env,
-            "TRIO_WORKER_STAND_IN_LOG": os.fspath(log),
-        },
+        env={**system_env(backing, port), **GRACE, "TRIO_WORKER_STAND_IN_LOG": os.fspath(log)},
         name=name,
     )
     return Half(process, port, log)
@@ -117,41 +86,16 @@ async def stop(half: Half) -> list[int]:
     return living(family)
 
 
-async def thaw(cluster: Cluster, frozen: Half, folder: Path) -> None:
-    """Trio. R15, as far as it goes without CRIU: one process is the original and the restored."""
-    with trio.fail_after(READY_S):
-        while "ready-for-snapshot" not in os.listdir(folder):
-            frozen.process.raise_if_dead()
-            await trio.sleep(POLL_S)
-    # No connection is part of the image, and no memory that can be had again.
-    assert [path.name for path in cluster.registered() if NAMESPACE not in path.name] == []
-    assert READY_LINE not in frozen.process.output()
-    assert frozen.told() == MEMORY_GOES
-    context = {"env": {"DYN_NAMESPACE": NAMESPACE}}
-    (folder / "restore-context.json").write_text(json.dumps(context))
-    (folder / "restore-complete").touch()
-    await ready(cluster, frozen.process)
-    assert frozen.told() == [*MEMORY_GOES, *MEMORY_COMES]
-
-
 async def test_a_stream_outlives_its_decode_worker_and_the_prefill_leaves(tmp_path: Path) -> None:
-    """R10, R11, R15: the prefill worker is asked again for the rest."""
-    folder = tmp_path / "control"
-    folder.mkdir()
-    here, frozen = {"DYN_NAMESPACE": NAMESPACE}, {"DYN_SNAPSHOT_CONTROL_DIR": os.fspath(folder)}
+    """R10, R11: the prefill worker is asked again for the rest."""
     backing = StandIn.make(tmp_path, "step_ms=10")
     async with open_cluster(backing.model, model_name=backing.name) as cluster:
         await cluster.start_frontend("--migration-limit", "3")
-        prefill = await start_half(cluster, backing, "prefill", "prefill", here)
-        decoders = [
-            await start_half(cluster, backing, "decode", f"decode-{number}", env)
-            for number, env in enumerate((here, frozen))
-        ]
-        for half in (prefill, decoders[0]):
+        prefill = await start_half(cluster, backing, "prefill", "prefill")
+        decoders = [await start_half(cluster, backing, "decode", f"decode-{n}") for n in (0, 1)]
+        for half in (prefill, *decoders):
             await ready(cluster, half.process)
-        await thaw(cluster, decoders[1], folder)
         warmed_up = len(prefill.arrived())
-        decoded = [len(half.arrived()) for half in decoders]
 
         expected = backing.expected(QUESTION, LENGTH)
         answer = Answer()
@@ -182,7 +126,7 @@ async def test_a_stream_outlives_its_decode_worker_and_the_prefill_leaves(tmp_pa
         assert answer.text == expected
         assert left == []
         other = next(half for half in decoders if half is not serving[0])
-        assert [len(half.arrived()) for half in decoders] == [count + 1 for count in decoded]
+        assert len(serving[0].arrived()) == len(other.arrived()) == 1
         assert len(prefill.arrived()) == warmed_up + 2
 
         assert await stop(prefill) == []

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 trio-worker contributors
 # SPDX-License-Identifier: Apache-2.0
 
-"""More than one process of ours for one engine, behind a real frontend."""
+"""More than one process of ours for one engine, and one that was frozen; behind a real frontend."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from trio_worker.quickstart.cluster import (
     free_port,
     open_cluster,
 )
+from trio_worker.standin.events import read_events
 
 # SGLang is imported in three steps, each by several processes.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
@@ -198,3 +200,44 @@ async def test_a_gateway_leaves_when_a_child_is_killed(tmp_path: Path) -> None:
         assert living(family) == []
         assert await left_behind(cluster) == []
         assert [name for name in os.listdir("/dev/shm") if str(leader.pid) in name] == []
+
+
+MEMORY_GOES = ["ReleaseMemoryOccupationReqInput"]
+MEMORY_COMES = ["ResumeMemoryOccupationReqInput", "ContinueGenerationReqInput"]
+
+
+def told(backing: StandIn) -> list[str]:
+    """Control messages that the scheduler got."""
+    names = [event["name"] for event in read_events(backing.log, "control")]
+    return [name for name in names if name in (*MEMORY_GOES, *MEMORY_COMES)]
+
+
+async def test_a_worker_is_frozen_and_thawed(tmp_path: Path) -> None:
+    """R15, as far as it goes without CRIU: one process is both the original and the restored."""
+    backing = StandIn.make(tmp_path, "step_ms=10")
+    folder = tmp_path / "control"
+    folder.mkdir()
+    env = {
+        **system_env(backing, free_system_port()),
+        "DYN_SNAPSHOT_CONTROL_DIR": os.fspath(folder),
+    }
+    async with open_cluster(backing.model, model_name=backing.name) as cluster:
+        await cluster.start_frontend()
+        worker = await cluster.start_worker(*backing.args, env=env)
+        await until(lambda: "ready-for-snapshot" in os.listdir(folder), worker)
+        # No connection is part of the image, and no memory that can be had again.
+        assert cluster.registered() == []
+        assert told(backing) == MEMORY_GOES
+        context = {"env": {"DYN_NAMESPACE": "thawed"}}
+        (folder / "restore-context.json").write_text(json.dumps(context))
+        (folder / "restore-complete").touch()
+        await worker.wait_line(READY_LINE, READY_S)
+        await cluster.wait_model()
+        assert told(backing) == [*MEMORY_GOES, *MEMORY_COMES]
+        await ask_all(cluster, backing, 4)
+        assert {name.partition("%2F")[0] for name in instances(cluster)} == {"thawed"}
+        family = descendants(worker.pid)
+        assert await cluster.stop(worker) == 0
+        assert living(family) == []
+        assert await left_behind(cluster) == []
+        assert "Traceback" not in worker.output()
