@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -23,6 +24,13 @@ async def test_events_have_the_time_of_trios_clock(autojump_clock: MockClock) ->
     assert first == (first.time, 1, "received", "context")
     assert last == (first.time + 2.5, 1, "ended", "complete")
     assert recorder.now() == last.time
+
+
+async def test_an_event_has_the_same_time_in_every_dump(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    before = recorder.epoch()
+    monkeypatch.setattr("time.time", lambda: 1.0)
+    assert recorder.epoch() == before
 
 
 async def test_each_request_has_a_lane_and_the_worker_the_first() -> None:

@@ -44,6 +44,8 @@ class Recorder:
         self.lanes = 0
         """Requests so far."""
         self._now: Callable[[], float] = trio.lowlevel.current_clock().current_time
+        # Once: an event has the same time in every dump, whatever becomes of the wall clock.
+        self._epoch = time.time() - self._now()
         # Plain tuples: half as dear as named ones, and none of the garbage collector's business.
         self._ring: deque[tuple[float, int, str, str | None]] = deque(maxlen=size)
         self._add = self._ring.append
@@ -74,4 +76,4 @@ class Recorder:
 
     def epoch(self) -> float:
         """Any thread. What to add to an event's time to get seconds since 1970."""
-        return time.time() - self._now()
+        return self._epoch
