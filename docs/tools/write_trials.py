@@ -145,7 +145,7 @@ def draw(rolling: dict[str, Any]) -> str:
             x, width = LEFT + start * scale, max((end - start) * scale, 0.8)
             parts.append(_bar(x, y, width, ROW - 8, COLOURS[colour]))
         y += ROW
-    parts += _axis(y, until, scale, 0.0)
+    parts += _axis(y, until, scale)
     y += 44
     begin, end = first["asked"], first["phases"][-1]["to"]
     close = (WIDTH - LEFT - 80) / max(end - begin, 0.1)
@@ -158,7 +158,7 @@ def draw(rolling: dict[str, Any]) -> str:
         took = f"{phase['to'] - phase['from']:.2f} s"
         parts.append(_text(x + max(width, 1.0) + 4, y + 12, took))
         y += ZOOM_PHASES
-    parts += _axis(y, end - begin, close, 0.0)
+    parts += _axis(y, end - begin, close)
     y += 30
     for place, (name, colour) in enumerate(COLOURS.items()):
         x = 12 + 110.0 * place
@@ -183,11 +183,11 @@ def _colour(phase: dict[str, Any]) -> str:
     return "leaving" if phase["name"] in LEAVING else str(phase["name"])
 
 
-def _axis(y: float, until: float, scale: float, start: float) -> list[str]:
+def _axis(y: float, until: float, scale: float) -> list[str]:
     step = next(step for step in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if until / step <= 10)
     marks = [
-        f'<line x1="{LEFT + (start + at * step) * scale:.1f}" y1="{y:g}"'
-        f' x2="{LEFT + (start + at * step) * scale:.1f}" y2="{y + 4:g}" stroke="#6e7781"/>'
+        f'<line x1="{LEFT + at * step * scale:.1f}" y1="{y:g}"'
+        f' x2="{LEFT + at * step * scale:.1f}" y2="{y + 4:g}" stroke="#6e7781"/>'
         + _text(LEFT + at * step * scale, y + 16, f"{at * step:g} s", anchor="middle")
         for at in range(int(until / step) + 1)
     ]

@@ -86,13 +86,11 @@ class Served:
 
     async def metric(self, name: str, **labels: str) -> float:
         """Trio. The sum over the worker's series of `name` that carry `labels`."""
-        status, body = await get(self.system_port, "/metrics")
-        assert status == 200
-        return metric_sum(body.decode(), name, **labels)
+        return await metric(self.system_port, name, **labels)
 
     async def in_flight(self) -> float:
         """Trio. Requests that the runtime has given to this worker's generate endpoint."""
-        return await self.metric("dynamo_component_inflight_requests", dynamo_endpoint="generate")
+        return await in_flight(self.system_port)
 
     async def inside(self) -> dict[str, Any]:
         """Trio. What the worker tells of itself (`trio_worker.inside`)."""
@@ -203,6 +201,19 @@ async def open_served(
         await ready(cluster, worker, backing.ready_line)
         say(f"ready after {trio.current_time() - started:.0f} s")
         yield Served(cluster, backing, worker, system_port)
+
+
+async def metric(system_port: int, name: str, **labels: str) -> float:
+    """Trio. The sum over one worker's series of `name` that carry `labels`."""
+    status, body = await get(system_port, "/metrics")
+    assert status == 200
+    return metric_sum(body.decode(), name, **labels)
+
+
+async def in_flight(system_port: int) -> float:
+    """Trio. Requests at the generate endpoint of the worker with this status port."""
+    name = "dynamo_component_inflight_requests"
+    return await metric(system_port, name, dynamo_endpoint="generate")
 
 
 def system_env(backing: Backing, system_port: int) -> dict[str, str]:

@@ -15,8 +15,8 @@ import trio
 
 from compat.processes import descendants
 from tests.e2e.backing import StandIn
-from tests.e2e.served import POLL_S, left_behind, living, metric_sum, ready, system_env
-from trio_worker.quickstart.chat import Answer, chat, get
+from tests.e2e.served import POLL_S, in_flight, left_behind, living, ready, system_env
+from trio_worker.quickstart.chat import Answer, chat
 from trio_worker.quickstart.cluster import (
     Cluster,
     Process,
@@ -52,12 +52,6 @@ class Half:
     """Of its status server."""
     log: Path
     """Of its scheduler."""
-
-    async def metric(self, name: str) -> float:
-        """Trio. A component metric of the generate endpoint."""
-        status, body = await get(self.port, "/metrics")
-        assert status == 200
-        return metric_sum(body.decode(), f"dynamo_component_{name}", dynamo_endpoint="generate")
 
     def arrived(self) -> list[str]:
         """Requests that its scheduler has seen."""
@@ -116,7 +110,7 @@ async def test_a_stream_outlives_its_decode_worker_and_the_prefill_leaves(tmp_pa
                 while len(answer.text) < MOMENT:
                     assert answer.errors == []
                     await trio.sleep(POLL_S)
-            serving = [half for half in decoders if await half.metric("inflight_requests")]
+            serving = [half for half in decoders if await in_flight(half.port)]
             assert len(serving) == 1
             assert len(prefill.arrived()) == warmed_up + 1
             left = await stop(serving[0])

@@ -20,6 +20,7 @@ from tests.e2e.served import (
     POLL_S,
     READY_S,
     free_system_port,
+    in_flight,
     left_behind,
     living,
     metric_sum,
@@ -140,14 +141,6 @@ def child_pid(leader: Process, index: int) -> int:
         if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             return pid
     raise AssertionError(f"no child {index}")
-
-
-async def in_flight(port: int) -> float:
-    """Trio. Requests of the worker with this status port."""
-    status, body = await get(port, "/metrics")
-    assert status == 200
-    name = "dynamo_component_inflight_requests"
-    return metric_sum(body.decode(), name, dynamo_endpoint="generate")
 
 
 async def test_a_gateway_leaves_when_a_child_is_killed(tmp_path: Path) -> None:
