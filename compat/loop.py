@@ -29,6 +29,7 @@ import math
 import os
 import selectors
 import signal
+import sys
 import threading
 import time
 from asyncio.events import _set_running_loop
@@ -55,6 +56,14 @@ BATCH_SECONDS: Final = 0.001
 SLICE_CALLBACKS: Final = 8
 """Most callbacks between two looks at the clock. A batch begins with one and doubles: a few slow
 callbacks end it soon, many cheap ones seldom pay for the look."""
+
+SWITCH_SECONDS: Final = 0.0001
+"""How long the loop's thread may keep the interpreter from a thread that waits for it.
+
+CPython's own 5 ms begin anew with each release of the interpreter lock, and a busy loop releases
+it after every batch, for the microsecond of an ``epoll_wait`` that has nothing to wait for: too
+short for the other thread to wake up, which then waits for seconds. So it is less than a batch.
+"""
 
 THREADS: Final = 40
 """Threads for `run_in_executor(None, ...)`: Trio's own default, but a limit of its own, so that
@@ -745,12 +754,15 @@ async def open_loop(*, close_timeout: float = CLOSE_SECONDS) -> AsyncIterator[Wo
     then async generators are closed, then running thread jobs awaited. Asyncio tasks, generators
     and threads share `close_timeout` seconds; a task that still resists is logged and left behind
     (`abandon()` does so at once). A Trio function can't be left: it has to bound its own cleanup.
+    Until then other threads get the interpreter after `SWITCH_SECONDS`.
 
     Raises what the body raised, bare, or else the exit that asyncio code requested (see
     `WorkerLoop.on_exit_request`).
     """
     loop = WorkerLoop()
     outer_loop = current_loop.set(loop)
+    outer_switch_interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
     closing, closed = trio.Event(), trio.Event()
     error: BaseException | None = None
 
@@ -787,6 +799,7 @@ async def open_loop(*, close_timeout: float = CLOSE_SECONDS) -> AsyncIterator[Wo
         del error
         loop._exit_request = None
         loop._dismantle()
+        sys.setswitchinterval(outer_switch_interval)
         current_loop.reset(outer_loop)
 
 
