@@ -9,11 +9,12 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import trio
@@ -66,17 +67,19 @@ async def served(
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        DRAIN_ENV,
-        "DYN_SYSTEM_PORT",
-        "DYN_TCP_RPC_PORT",
-        "ETCD_ENDPOINTS",
-        "NATS_SERVER",
-        "ETCD_STARTUP_CONNECT_TIMEOUT_SECONDS",
-        "NATS_STARTUP_CONNECT_TIMEOUT_SECONDS",
-    ):
-        monkeypatch.delenv(name, raising=False)
+def _clean_environment() -> Iterator[None]:
+    with mock.patch.dict(os.environ):
+        for name in (
+            DRAIN_ENV,
+            "DYN_SYSTEM_PORT",
+            "DYN_TCP_RPC_PORT",
+            "ETCD_ENDPOINTS",
+            "NATS_SERVER",
+            "ETCD_STARTUP_CONNECT_TIMEOUT_SECONDS",
+            "NATS_STARTUP_CONNECT_TIMEOUT_SECONDS",
+        ):
+            os.environ.pop(name, None)
+        yield
 
 
 def test_the_plan_knows_this_runtime() -> None:

@@ -12,11 +12,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import trio
@@ -32,12 +33,12 @@ from trio_worker.shutdown import Bounds, ExitStatus, Shutdown, StopReason
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The volume through which the snapshot agent speaks."""
-    monkeypatch.setenv("DYN_SNAPSHOT_CONTROL_DIR", str(tmp_path))
-    for name in ("HF_HUB_OFFLINE", "DYN_NAMESPACE", "DYN_GMS_USE_V1", "FAILOVER_LOCK_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """The volume through which the snapshot agent speaks; the process's environment is its own."""
+    with mock.patch.dict(os.environ, {"DYN_SNAPSHOT_CONTROL_DIR": str(tmp_path)}):
+        for name in ("HF_HUB_OFFLINE", "DYN_NAMESPACE", "DYN_GMS_USE_V1", "FAILOVER_LOCK_PATH"):
+            os.environ.pop(name, None)
+        yield tmp_path
 
 
 def config() -> Any:

@@ -200,10 +200,17 @@ class Cluster:
             process.raise_if_dead()
 
     async def wait_model(self, seconds: float = READY_S) -> None:
-        """Trio. Until the frontend lists the model."""
-        with trio.fail_after(seconds):
-            while not await self.lists_model():
-                await trio.sleep(0.1)
+        """Trio. Until the frontend lists it; raises `trio.TooSlowError` with what is seen then."""
+        try:
+            with trio.fail_after(seconds):
+                while not await self.lists_model():
+                    await trio.sleep(0.1)
+        except trio.TooSlowError as error:
+            for path in self.registered():
+                error.add_note(f"registered: {path.name}")
+            for process in self.members:
+                error.add_note(f"{process.name} said last:\n{process.tail()}")
+            raise
 
     async def lists_model(self) -> bool:
         """Trio. Whether the frontend lists the model now."""
