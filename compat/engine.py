@@ -96,7 +96,12 @@ def prepare_engine_class(*, merge: Merge, merge_at: int, tap: bool) -> None:
     if not hasattr(engine_class, "init_tokenizer_manager_func"):
         logger.warning("This SGLang has no place for the tap: outputs take SGLang's own path")
         return
-    manager_class = tapped(TokenizerManager, merge=merge, merge_at=merge_at)
+    weight_version = _short_way_to_weight_version(ServerArgs)
+
+    def with_tap(base: type) -> type:
+        return tapped(base, merge=merge, merge_at=merge_at, weight_version=weight_version)
+
+    manager_class = with_tap(TokenizerManager)
 
     def init_tapped_manager(server_args: Any, port_args: Any) -> Any:
         return upstream.init_tokenizer_manager(server_args, port_args, manager_class)
@@ -107,10 +112,22 @@ def prepare_engine_class(*, merge: Merge, merge_at: int, tap: bool) -> None:
     if worker_class_of is not None:
 
         def tapped_worker_class_of(server_args: Any) -> type:
-            return tapped(worker_class_of(server_args), merge=merge, merge_at=merge_at)
+            return with_tap(worker_class_of(server_args))
 
         # What a gateway's child makes in place of a manager.
         ServerArgs.get_tokenizer_worker_class = tapped_worker_class_of
+
+
+def _short_way_to_weight_version(server_args_class: type) -> Callable[[], Any] | None:
+    """A tenth of what the look-up by name costs, wherever SGLang keeps the field there."""
+    try:
+        from sglang.srt.arg_groups.arg_utils import namespace_of
+        from sglang.srt.runtime_context import get_serving
+    except ImportError:
+        return None
+    if namespace_of(server_args_class).get("weight_version") != "serving":
+        return None
+    return lambda: get_serving().weight_version
 
 
 def _guard_children(upstream: Any) -> None:

@@ -164,6 +164,7 @@ class TapMixin(_Base):  # type: ignore[misc]  # SGLang has no types
 
     tap_merge: Merge
     tap_merge_at: int
+    tap_weight_version: Callable[[], Any] | None
     on_receive_loop_error: Callable[[BaseException], None] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -220,6 +221,12 @@ class TapMixin(_Base):  # type: ignore[misc]  # SGLang has no types
         self.customized_keys.update(customized_info)
         super().update_request_meta_info(meta_info, state, customized_info, *args)
 
+    def config_value(self, name: str) -> Any:
+        """Upstream asks for ``weight_version`` at each output, and finds its place anew."""
+        if name == "weight_version" and self.tap_weight_version is not None:
+            return self.tap_weight_version()
+        return super().config_value(name)
+
     def _coalesce_streaming_chunks(
         self, out_list: list[Chunk], rid: str, customized_info_keys: Iterable[str] | None = None
     ) -> Chunk:
@@ -248,10 +255,19 @@ class TapMixin(_Base):  # type: ignore[misc]  # SGLang has no types
             self.on_receive_loop_error(error)
 
 
-def tapped(base: type, *, merge: Merge, merge_at: int) -> type:
-    """A subclass of SGLang's `base` manager with the tap built in."""
+def tapped(
+    base: type, *, merge: Merge, merge_at: int, weight_version: Callable[[], Any] | None = None
+) -> type:
+    """A subclass of SGLang's `base` manager with the tap built in.
+
+    `weight_version`: a short way to what ``base.config_value`` says of it; None: that one.
+    """
     return type(
         f"Tapped{base.__name__}",
         (TapMixin, base),
-        {"tap_merge": staticmethod(merge), "tap_merge_at": merge_at},
+        {
+            "tap_merge": staticmethod(merge),
+            "tap_merge_at": merge_at,
+            "tap_weight_version": None if weight_version is None else staticmethod(weight_version),
+        },
     )

@@ -92,3 +92,20 @@ def test_a_childs_tokenizer_worker_has_the_tap(upstream: Any) -> None:
     worker_class = ServerArgs.get_tokenizer_worker_class(object())
     assert issubclass(worker_class, TapMixin)
     assert issubclass(worker_class, TokenizerWorker)
+
+
+def test_the_short_way_to_the_weight_version_sees_every_change(upstream: Any) -> None:
+    from sglang.srt.runtime_context import get_context
+    from sglang.srt.server_args import ServerArgs
+
+    prepare()
+    worker_class = ServerArgs.get_tokenizer_worker_class(object())
+    assert worker_class.tap_weight_version is not None
+    manager = worker_class.__new__(worker_class)  # it needs an engine to be made
+    context = get_context()
+    with context.override_server_args():
+        for version in ("default", "v2"):
+            if version != "default":
+                context.override("a test", weight_version=version)
+            assert manager.config_value("weight_version") == version
+            assert context.config_leaf("weight_version") == version
