@@ -37,6 +37,19 @@ SHORTEST_RUN = 5
 INK, MUTED, GRID = "#1f2328", "#6e7781", "#d0d7de"
 GOOD, BAD, ASKED = "#1a7f37", "#cf222e", "#9a6700"
 
+FLIGHT_COLOUR = "#8250df"
+FLIGHT = {
+    "noted stop seen": "stop seen",
+    "noted abort ordered": "abort ordered",
+    "noted abort needless": "abort needless",
+    "noted abort failed": "abort failed",
+    "noted abort confirmed": "abort confirmed",
+    "noted drain ended": "drain ended",
+    "noted detached": "detached",
+    "noted refused": "refused",
+}
+"""What the flight recorder alone knows; the rest of its events are arrows between two lanes."""
+
 Event = dict[str, Any]
 
 
@@ -130,6 +143,10 @@ def arrow_of(event: Event) -> Arrow | None:
             return Arrow("scheduler", "SGLang", "abort echoed")
         case "scheduler", "output":
             return Arrow("scheduler", "SGLang", _tokens(detail))
+        case "recorder", noted if noted in FLIGHT:
+            which = f"{detail['request'] + 1}: " if detail["request"] else ""
+            how = f": {detail['detail']}" if detail["detail"] else ""
+            return Arrow("worker", "worker", which + FLIGHT[noted] + how, FLIGHT_COLOUR)
         case "log", ("WARNING" | "ERROR"):
             return Arrow("worker", "worker", f"“{_shortened(detail)}”", MUTED)
     return None

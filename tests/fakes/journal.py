@@ -20,7 +20,8 @@ class Entry:
     time: float
     """Virtual seconds since the journal was opened."""
     actor: str
-    """client, runtime, worker, sglang (the tokenizer manager), scheduler, or log."""
+    """client, runtime, worker, its flight recorder, sglang (the tokenizer manager), scheduler, or
+    log."""
     event: str
     rid: str | None = None
     detail: Any = None

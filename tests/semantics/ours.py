@@ -20,7 +20,9 @@ from compat.senders import Senders
 from compat.tap import tapped
 from tests.fakes.context import FakeContext, FakeResponseSender
 from tests.fakes.engine import FakeEngine, FakeTokenizerManager
+from tests.fakes.journal import Journal
 from trio_worker import constants
+from trio_worker.recorder import Recorder
 from trio_worker.requests.abort import Aborts, order_is_proven
 from trio_worker.requests.live import LiveRequests
 from trio_worker.responses import coalesce
@@ -46,6 +48,19 @@ HANDLERS = {
 }
 
 
+class JournalledRecorder(Recorder):
+    """The worker's flight recorder; the journal of the run has its events too."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def _note(self, lane: int, what: str, detail: str | None = None) -> None:
+        super()._note(lane, what, detail)
+        told = {"request": lane - 1, "detail": detail}
+        self._journal.record("recorder", f"noted {what}", detail=told)
+
+
 class OursSubject:
     """A role's requests behind the façade that the runtime calls."""
 
@@ -68,6 +83,7 @@ class OursSubject:
             feeders=self.feeders,
             aborts=self.aborts,
             tokenizer_manager=shown.tokenizer_manager,
+            recorder=JournalledRecorder(run.journal),
         )
         self.senders = Senders()
         self.facade = Facade(
