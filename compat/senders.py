@@ -9,7 +9,7 @@ stops reading freezes every stream of the worker (defect B24). So:
 
 - the first frames of a request, fewer than the runtime's queue holds, are sent in place: they
   cannot block, and a short answer never meets a thread;
-- later frames go to one *carrier* thread that serves all requests, a batch per wake-up;
+- later frames go to one *carrier* thread that serves all requests; it is told once a batch;
 - a carrier that stays in one ``send`` for too long is *stuck*: it keeps only that request, in
   order, and hands the rest to a fresh carrier. There is at most one such thread per live request.
 
@@ -75,6 +75,8 @@ class Senders:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._work = threading.Condition(self.lock)
+        self._fresh: list[PushEgress] = []
+        """What became ready in this batch of the loop; the Trio thread's alone."""
         self._ready: deque[PushEgress] = deque()
         self._carrier: _Carrier | None = None
         self._idle = 0
@@ -125,12 +127,24 @@ class Senders:
             threading.stack_size(previous)
 
     def enqueue(self, egress: PushEgress) -> None:
-        """Trio or asyncio. `egress` has frames to carry."""
+        """Trio or asyncio. `egress` has frames to carry, and is not queued."""
+        egress.queued = True
+        fresh = self._fresh
+        fresh.append(egress)
+        if len(fresh) == 1:
+            # Told at once, a carrier would ask for the interpreter all through the batch.
+            self._token.run_sync_soon(self._hand_on)
+
+    def _hand_on(self) -> None:
+        """Trio. The carriers' turn."""
+        fresh, self._fresh = self._fresh, []
         with self.lock:
-            if egress.queued or egress.held:
-                return
-            egress.queued = True
-            self._ready.append(egress)
+            for egress in fresh:
+                if egress.held:
+                    # Its carrier looks at the frames once more before it lets go.
+                    egress.queued = False
+                else:
+                    self._ready.append(egress)
             self._busy.set()
             if self._carrier is None:
                 self._appoint()
