@@ -18,6 +18,7 @@ Counters say *accepted by the runtime*, not delivered.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -27,6 +28,8 @@ from typing import Any, Protocol
 import trio
 
 from compat.egress import ConsumerLeft, Response
+
+logger = logging.getLogger(__name__)
 
 IN_PLACE_FRAMES = 64
 """Frames of a request that are sent on the loop: half of what the runtime queues (128, C65)."""
@@ -80,6 +83,8 @@ class Senders:
         self._ready: deque[PushEgress] = deque()
         self._carrier: _Carrier | None = None
         self._idle = 0
+        self._threadless = False
+        """The system gives no thread."""
         self._busy = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
         self.stats = SenderStats()
@@ -95,6 +100,9 @@ class Senders:
             await trio.sleep(LOOK_EVERY_S)
             carrier = self._carrier
             if carrier is None:
+                with self.lock:
+                    if self._ready and self._carrier is None:
+                        self._appoint()
                 continue
             since = carrier.sending_since
             if since:
@@ -114,15 +122,21 @@ class Senders:
                     self._appoint()
 
     def _appoint(self) -> None:
-        """With the lock held. See that somebody carries what is ready."""
+        """With the lock held. See that somebody carries what is ready; `watch` tries again."""
         if self._idle:
             self._work.notify()
             return
         carrier = _Carrier(self)
-        self._carrier = carrier
         previous = threading.stack_size(CARRIER_STACK_BYTES)
         try:
             carrier.start()
+        except RuntimeError as error:
+            if not self._threadless:
+                logger.error("Frames wait, there is no thread to carry them: %s", error)
+            self._threadless = True
+        else:
+            self._carrier = carrier
+            self._threadless = False
         finally:
             threading.stack_size(previous)
 

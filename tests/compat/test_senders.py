@@ -85,6 +85,30 @@ async def test_order_is_kept_across_the_change_to_a_carrier(senders: Senders) ->
     assert egress.accepted == 1000
 
 
+async def test_frames_wait_for_a_thread_that_the_system_does_not_give(
+    senders: Senders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusals = iter(range(3))
+    start = threading.Thread.start
+
+    def refuse(self: threading.Thread) -> None:
+        if next(refusals, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(module._Carrier, "start", refuse)
+    sender = Sender(depth=10_000)
+    egress = senders.open(sender, 32)
+    for number in range(IN_PLACE_FRAMES + 40):
+        egress.send(number)
+    await finish(egress)
+    assert sender.frames == list(range(IN_PLACE_FRAMES + 40))
+    assert sender.closed_after == IN_PLACE_FRAMES + 40
+    assert [record.getMessage() for record in caplog.records] == [
+        "Frames wait, there is no thread to carry them: can't start new thread"
+    ]
+
+
 async def test_rule_132_a_stuck_client_delays_only_its_own_request(senders: Senders) -> None:
     stuck = Sender(depth=IN_PLACE_FRAMES + 1)
     others = [Sender(depth=10_000) for _ in range(8)]
