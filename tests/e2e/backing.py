@@ -98,7 +98,12 @@ class Viewer(Backing):
         return cls(
             write_viewer(folder / "viewer"),
             "viewer",
-            (*args, "--disaggregation-mode", "encode", "--chat-template", "qwen2-vl"),
+            (
+                *args,
+                *("--disaggregation-mode", "encode", "--chat-template", "qwen2-vl"),
+                *("--multimodal-embedding-cache-capacity-gb", "0.01"),
+                "--multimodal-embedding-cache-publisher",
+            ),
             # Or the first picture waits for a C++ compiler, and the worker's loop with it.
             {"TORCHDYNAMO_DISABLE": "1"},
             peers=((*args, "--disaggregation-mode", "pd", "--dedicated-mm-encoder"),),

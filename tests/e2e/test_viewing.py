@@ -63,11 +63,19 @@ def said(answer: Answer) -> str:
     return answer.text
 
 
-async def test_the_answer_is_of_the_picture(viewer: Served) -> None:
+async def cached(viewer: Served) -> list[float]:
+    """Trio. Hits, misses and entries of the encode worker's cache."""
+    names = ("hits_total", "misses_total", "entries")
+    return [await viewer.metric(f"dynamo_component_embedding_cache_{name}") for name in names]
+
+
+async def test_the_answer_is_of_the_picture_which_is_encoded_once(viewer: Served) -> None:
+    assert await cached(viewer) == [0, 0, 0]
     red, again, blue = [said(await look(viewer, url)) for url in (RED, RED, BLUE)]
     assert len(red) > 0
     assert red == again
     assert red != blue
+    assert await cached(viewer) == [1, 2, 2]
 
 
 async def test_who_leaves_in_mid_stream_is_not_served_any_longer(viewer: Served) -> None:
