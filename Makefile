@@ -56,7 +56,7 @@ parity: venv ## what the incumbent has and we have, from both code bases (build/
 simulate: venv ## the request path under SEEDS random schedules, on all cores
 	@$(PY) -m tests.simulation --seeds $(SEEDS)
 
-bench: venv ## everything side by side with the incumbent, about an hour (build/bench/report.html)
+bench: venv ## everything side by side with the incumbent, about 45 minutes (build/bench/report.html)
 	@$(PY) -m tests.bench
 
 bench-quick: venv ## the same figures from a run of under five minutes
